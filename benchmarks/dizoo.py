@@ -1,12 +1,14 @@
-"""Whether the configs of DI-engine's dizoo load and train here, unchanged.
+"""How many of the configs of DI-engine's dizoo load and train here, unchanged.
 
     python -m pip install --no-deps --target FOLDER DI-engine
-    python -m benchmarks.dizoo --folder FOLDER                        # all configs of the ten algorithms; half an hour
+    python -m benchmarks.dizoo --folder FOLDER                        # all pairs of configs; an hour or two
+    python -m benchmarks.dizoo --folder FOLDER --load                 # translates them only; a minute
     python -m benchmarks.dizoo --folder FOLDER --only cartpole_dqn    # those whose path contains the text
+    python -m benchmarks.dizoo --folder FOLDER --without atari        # those whose path does not; minutes
 
-Installs nothing; needs the extras ``atari``, ``box2d`` and ``mujoco`` for their envs. Every config runs in a separate
-process, without evaluations, until ten updates have been made or ``--seconds`` have passed. Results go to
-``docs/results/dizoo.json``.
+Installs nothing; needs the extras ``atari``, ``box2d`` and ``mujoco`` for their envs. Every file with a ``main_config``
+and a ``create_config`` runs in a fork, without evaluations and with its envs in the same process, until ten updates
+have been made or ``--seconds`` have passed. Prints the counts; ``--out`` names a JSON file for the results.
 """
 
 from __future__ import annotations
@@ -14,114 +16,158 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lightning_ding.di_engine.keys import KEYS
+import torch
+
+from lightning_ding.di_engine.configs import policy_type, read_pair
+from lightning_ding.di_engine.translate import translate
+from lightning_ding.entry.serial import train
 
 UPDATES = 10
-POLICY_TYPE = re.compile(r"policy=dict\(\s*type='(\w+?)(_command)?'|policy=dict\(type=\"(\w+?)(_command)?\"")
-OUT = Path("docs/results/dizoo.json")
+IS_PAIR = [re.compile(rf"^{name} *=", re.MULTILINE) for name in ("main_config", "create_config")]
+REASONS = {
+    "reward model": ("reward_model.", "has no counterpart: there are no such reward models"),
+    "env": ("env.type must be", "env_id must be", "more packages", "No module named"),
+    "policy": ("create_config.policy.type must be",),
+    "data set": ("data_path must be", "data_dir_prefix must be"),
+    "checkpoint": ("path must be a checkpoint",),
+    "several agents": ("several agents",),
+    "option": (" here (", "has no counterpart: hindsight", "no argument of the network"),
+    "another pipeline": ("has no counterpart", "unknown section", "belong to a distributed run"),
+}
+"""Texts of errors by the kind of reason, in the order in which they are tried."""
 Row = dict[str, Any]
 """``config``, ``policy``, ``loaded``, ``trained``, ``reason``, and the counters of the run."""
 
 
-def configs(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files below ``dizoo`` with a config of one of our algorithms, and the algorithm."""
-    for file in sorted((folder / "dizoo").rglob("config/**/*.py")):
-        found = POLICY_TYPE.search(file.read_text())
-        kind = (found[1] or found[3]) if found else None
-        if kind in KEYS:
-            yield file, kind
+def configs(folder: Path) -> Iterator[Path]:
+    """Yield the files below ``dizoo`` that define a pair of configs."""
+    for file in sorted((folder / "dizoo").rglob("*.py")):
+        text = file.read_text()
+        if all(pattern.search(text) for pattern in IS_PAIR):
+            yield file
 
 
-def run(file: Path) -> Row:
-    """Load a config and train; return what happened."""
-    from lightning_ding.di_engine.translate import translate
-    from lightning_ding.entry.serial import train
-
+def run(file: Path, trains: bool) -> Row:
+    """Load a config, train, and return what happened."""
     warnings.simplefilter("ignore")
-    row: Row = {"loaded": False, "trained": False}
+    row: Row = {"policy": "", "loaded": False, "trained": False}
     try:
-        translated = translate(str(file), max_train_iter=UPDATES)
+        pair = read_pair(str(file))
+        row["policy"] = policy_type(*pair)
+        translated = translate(pair, max_train_iter=UPDATES)
         row |= {"loaded": True, "translated": len(translated.translated), "warnings": list(translated.warnings)}
+        if not trains:
+            return row
         trainer = {**translated.trainer, "limit_val_batches": 0, "num_sanity_val_steps": 0}
-        data = {**translated.data, "stop_value": None}
+        data = {**translated.data, "stop_value": None, "mode": "sync"}
+        data.pop("env_timeout", None)  # of envs in other processes
         began = time.perf_counter()
         policy = train(dataclasses.replace(translated, trainer=trainer, data=data))
         seconds = time.perf_counter() - began
-    except Exception as error:  # whatever the config does is a result
+    except BaseException as error:  # whatever the config does is a result, also sys.exit
         return row | {"reason": f"{type(error).__name__}: {error}"}
     progress = {"env_step": policy.progress.env_step, "train_iter": policy.progress.train_iter}
     return row | {"trained": policy.progress.train_iter > 0, "seconds": round(seconds, 1), **progress}
 
 
-def run_apart(file: Path, folder: Path, seconds: float) -> Row:
-    """Run a config in a separate process, in a folder that is removed afterwards."""
-    command = [sys.executable, "-m", "benchmarks.dizoo", "--run", str(file)]
-    root = Path(__file__).resolve().parents[1]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{folder}"}
+def run_apart(file: Path, seconds: float, trains: bool) -> Row:
+    """Run a config in a fork, in a folder that is removed afterwards."""
+    here, there = multiprocessing.Pipe(duplex=False)
     with TemporaryDirectory() as scratch:
-        try:
-            done = subprocess.run(command, cwd=scratch, env=env, capture_output=True, text=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return {"loaded": True, "trained": False, "reason": f"no {UPDATES} updates in {seconds:g} s"}
-    try:
-        row: Row = json.loads(done.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        row = {"loaded": False, "trained": False, "reason": f"ended with code {done.returncode}: {done.stderr[-300:]}"}
+        process = multiprocessing.get_context("fork").Process(target=_child, args=(file, trains, Path(scratch), there))
+        process.start()
+        there.close()
+        row = {"policy": "", "loaded": True, "trained": False, "reason": f"no {UPDATES} updates in {seconds:g} s"}
+        if here.poll(seconds):
+            try:
+                row = here.recv()
+            except EOFError:
+                row |= {"loaded": False, "reason": "the process ended"}
+        process.kill()
+        process.join()
     return row
 
 
-def table(rows: list[Row]) -> str:
+def _child(file: Path, trains: bool, scratch: Path, answer: Connection) -> None:
+    os.chdir(scratch)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(silent, descriptor)
+    answer.send(run(file, trains))
+
+
+def reason_of(row: Row) -> str:
+    """Return the kind of reason for which a config does not load or train; empty for one that does."""
+    if row["trained"] or "reason" not in row:
+        return ""
+    return next((kind for kind, texts in REASONS.items() if any(text in row["reason"] for text in texts)), "other")
+
+
+def table(rows: list[Row], trains: bool) -> str:
     """Return the counts of each algorithm, and the configs that do not train, as Markdown."""
-    lines = ["| algorithm | configs | loaded | trained |", "|---|---|---|---|"]
-    for kind in KEYS:
-        of_kind = [row for row in rows if row["policy"] == kind]
-        counted = Counter(name for row in of_kind for name in ("loaded", "trained") if row[name])
-        lines.append(f"| {kind} | {len(of_kind)} | {counted['loaded']} | {counted['trained']} |")
-    trained = sum(row["trained"] for row in rows)
-    lines.append(f"| all | {len(rows)} | {sum(row['loaded'] for row in rows)} | {trained} |")
+    lines = ["| algorithm | configs | load | train | the others |", "|---|---|---|---|---|"]
+    kinds = sorted({row["policy"] for row in rows}, key=lambda kind: (not _count(rows, kind, "loaded"), kind))
+    for kind in (*kinds, None):
+        of_kind = [row for row in rows if kind in (None, row["policy"])]
+        why = Counter(filter(None, map(reason_of, of_kind))).most_common()
+        counts = [str(_count(rows, kind, name)) for name in ("loaded", "trained")]
+        lines.append(
+            f"| {'all' if kind is None else kind or 'not read'} | {len(of_kind)} | {' | '.join(counts)} | "
+            f"{', '.join(f'{number} {name}' for name, number in why)} |"
+        )
     lines += ["", "| config | reason |", "|---|---|"]
-    lines += [f"| {row['config']} | {row['reason']} |" for row in rows if not row["trained"]]
-    return "\n".join(lines)
+    lines += [f"| {row['config']} | {' '.join(row['reason'].split())[:200]} |" for row in rows if "reason" in row]
+    loaded, trained = _count(rows, None, "loaded"), _count(rows, None, "trained")
+    done = f"{trained} of {len(rows)} configs train, {loaded} load" if trains else f"{loaded} of {len(rows)} load"
+    return "\n".join([*lines, "", done])
+
+
+def _count(rows: list[Row], kind: str | None, name: str) -> int:
+    return sum(row[name] for row in rows if kind in (None, row["policy"]))
 
 
 def main() -> None:
     """Run all configs, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="folder with the packages ding and dizoo")
+    parser.add_argument("--folder", type=Path, required=True, help="folder with the packages ding and dizoo")
     parser.add_argument(
         "--only", nargs="+", default=[""], help="run the configs whose path contains one of these texts"
     )
-    parser.add_argument("--seconds", type=float, default=180.0, help="longest time for a config")
-    parser.add_argument("--out", type=Path, default=OUT, help="JSON file")
-    parser.add_argument("--run", type=Path, metavar="FILE", help="run one config in this process, print JSON")
+    parser.add_argument("--without", nargs="+", default=[], help="leave out those with one of these texts")
+    parser.add_argument("--load", action="store_true", help="translate the configs, and train none")
+    parser.add_argument("--seconds", type=float, default=60.0, help="longest time for a config")
+    parser.add_argument("--out", type=Path, help="JSON file, such as docs/results/dizoo.json")
     options = parser.parse_args()
-    if options.run:
-        print(json.dumps(run(options.run)))
-        return
-    if options.folder is None or not (options.folder / "dizoo").is_dir():
+    if not (options.folder / "dizoo").is_dir():
         parser.error(f"--folder must be a folder with dizoo in it, got {options.folder}")
+    torch.set_num_threads(1)
+    folder = options.folder.resolve()
+    sys.path.append(str(folder))  # a config may import its envs
     rows = []
-    for file, kind in configs(options.folder.resolve()):
-        name = file.relative_to(options.folder.resolve() / "dizoo").as_posix()
-        if not any(text in name for text in options.only):
+    for file in configs(folder):
+        name = file.relative_to(folder / "dizoo").as_posix()
+        if not any(text in name for text in options.only) or any(text in name for text in options.without):
             continue
-        rows.append({"config": name, "policy": kind} | run_apart(file, options.folder.resolve(), options.seconds))
-        print(f"{name}: {'trained' if rows[-1]['trained'] else rows[-1]['reason'][:150]}", flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(rows, indent=1))
-    print(table(rows))
+        rows.append({"config": name} | run_apart(file, options.seconds, not options.load))
+        is_done = rows[-1]["loaded" if options.load else "trained"]
+        print(f"{name}: {'ok' if is_done else rows[-1].get('reason', 'no update')[:150]}", flush=True)
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(rows, indent=1))
+    print(table(rows, not options.load))
 
 
 if __name__ == "__main__":

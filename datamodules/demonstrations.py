@@ -128,6 +128,8 @@ class MixedBuffer:
         demonstrations: The demonstrations.
     """
 
+    runs_out = False  # there are no new demonstrations to wait for
+
     def __init__(self, own: IBuffer | None, demonstrations: Demonstrations) -> None:
         self._own = own
         self._demonstrations = demonstrations

@@ -27,7 +27,7 @@ from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
 from lightning_ding.ranks import on_any_rank
-from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
+from lightning_ding.worker import IBuffer, NotEnoughError, create_buffer, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
 
 logger = logging.getLogger(__name__)
@@ -219,9 +219,10 @@ class ReplayDataModule(CollectingDataModule):
             self._first_episode_id = self.buffer.next_episode_id()
 
     def _next_round(self) -> ReplayRound:
-        """Collect ``n_sample`` transitions, or more until the buffer holds a minibatch, and sample a round.
+        """Collect ``n_sample`` transitions, or more until the buffer has a minibatch, and sample a round.
 
-        At the start of a run the policy may learn from demonstrations only, without collecting.
+        At the start of a run the policy may learn from demonstrations only, without collecting. The limits of a buffer
+        on use and age may leave too few of the transitions that it holds; then more are collected too.
         """
         attribute = self._policy.get_attribute
         batch_size, n_sample = attribute("batch_size"), attribute("n_sample")
@@ -230,12 +231,19 @@ class ReplayDataModule(CollectingDataModule):
         if demonstrations is not None and (left := attribute("pretraining_updates") - train_iter) > 0:
             source = demonstrations.alone()
             return ReplayRound(source, min(left, updates), batch_size, train_iter, attribute("sample_options"))
-        while self._collect_and_push(n_sample, batch_size):
-            pass  # all ranks collect together until each has a minibatch
-        buffer = cast(IBuffer, self.buffer)
-        self._warn_of_padding(buffer.padding, train_iter)
-        mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
-        return ReplayRound(mixed, updates, batch_size, train_iter, attribute("sample_options"))
+        while True:
+            while self._collect_and_push(n_sample, batch_size):
+                pass  # all ranks collect together until each has a minibatch
+            buffer = cast(IBuffer, self.buffer)
+            mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
+            try:
+                drawn = ReplayRound(mixed, updates, batch_size, train_iter, attribute("sample_options"))
+            except NotEnoughError:
+                if not mixed.runs_out:
+                    raise
+            else:
+                self._warn_of_padding(buffer.padding, train_iter)
+                return drawn
 
     def _begin(self) -> None:
         """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""

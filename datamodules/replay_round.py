@@ -5,6 +5,7 @@ Shapes: B transitions of a minibatch, U minibatches of a round.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,14 +14,18 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.datamodules.demonstrations import MixedBuffer
-from lightning_ding.worker import IBuffer
+from lightning_ding.ranks import on_any_rank
+from lightning_ding.worker import IBuffer, NotEnoughError
+
+logger = logging.getLogger(__name__)
 
 
 class ReplayRound:
     """The U minibatches of a round, sampled from a buffer.
 
     Without priorities, all minibatches are sampled and gathered in one operation. With priorities, each minibatch is
-    sampled when it is requested, after the priorities of the previous one were updated.
+    sampled when it is requested, after the priorities of the previous one were updated. If the buffer then has not
+    enough transitions left, because of its limits on their use or age, the round ends early, on all ranks at once.
 
     Args:
         buffer: Buffer to sample from.
@@ -28,6 +33,9 @@ class ReplayRound:
         batch_size: B, >= 1.
         train_iter: Updates made before the round.
         sample_kwargs: Further arguments of the buffer's ``sample``, such as ``n_step``.
+
+    Raises:
+        NotEnoughError: If there are too few transitions for the first minibatch, in a buffer with limits on any rank.
     """
 
     def __init__(
@@ -45,6 +53,11 @@ class ReplayRound:
         self._sample_kwargs = sample_kwargs
         self._device: torch.device | None = None
         self._data: dict[str, Any] | None = None
+        self._first: dict[str, Any] | None = None  # of a buffer with limits, which may not have it
+        if buffer.is_prioritised and buffer.runs_out:
+            self._first = self._draw_if_enough(0)
+            if self._first is None:
+                raise NotEnoughError("a rank has too few transitions left for a minibatch")
         if not buffer.is_prioritised:
             self._data = buffer.sample(
                 batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **sample_kwargs
@@ -59,10 +72,26 @@ class ReplayRound:
             yield from nested.unbind(self._data)  # type: ignore[misc]
             return
         for number in range(self.num_batches):
-            drawn = self._buffer.sample(
-                self._batch_size, cur_learner_iter=self._train_iter + number, **self._sample_kwargs
-            )
+            drawn, self._first = self._first, None
+            drawn = self._draw_if_enough(number) if drawn is None else drawn
+            if drawn is None:
+                text = "the replay buffer has enough transitions for %d of %d minibatches of a round: collecting again"
+                logger.info(text, number, self.num_batches)
+                return
             yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
+
+    def _draw_if_enough(self, number: int) -> dict[str, Any] | None:
+        """Return a minibatch; None on every rank if the limits of the buffer of one leave too few transitions."""
+        options = {"cur_learner_iter": self._train_iter + number, **self._sample_kwargs}
+        if not self._buffer.runs_out:
+            drawn: dict[str, Any] = self._buffer.sample(self._batch_size, **options)
+            return drawn
+        try:
+            drawn = self._buffer.sample(self._batch_size, **options)
+            is_enough = True
+        except NotEnoughError:
+            is_enough = False
+        return None if on_any_rank(not is_enough) else drawn
 
     @property
     def drawn(self) -> dict[str, Any] | None:

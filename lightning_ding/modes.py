@@ -82,6 +82,14 @@ def enabled_fields(known: Sequence[str], asked: Sequence[str] | None) -> tuple[s
     return tuple(field for field in known if asked is None or field in asked)
 
 
+def is_unknown_attribute(error: NotImplementedError | KeyError, name: str) -> bool:
+    """Return whether an error of a policy's ``get_attribute`` says that the policy has no attribute of a name.
+
+    Policies of users raise a KeyError with the name, or with nothing, as DI-engine's tests do.
+    """
+    return isinstance(error, NotImplementedError) or not error.args or name in str(error.args[0])
+
+
 def not_implemented(policy: object, method: str) -> NotImplementedError:
     """Return the error of a method that a subclass must implement; ``nn.Module`` has no abstract methods."""
     return NotImplementedError(f"{type(policy).__name__} must implement {method} to be used like this")

@@ -29,7 +29,7 @@ MODULES = (
 )
 """Modules whose ``__all__`` is public, or without one every name that they define without an underscore."""
 NAMES = {
-    "entry": ("eval", "parallel_pipeline", "serial_pipeline", "serial_pipeline_onpolicy"),
+    "entry": ("eval", "parallel_pipeline", "serial_pipeline", "serial_pipeline_offline", "serial_pipeline_onpolicy"),
     "entry.cli": ("main",),
     "entry.collect": ("collect",),
     "entry.enjoy": ("enjoy",),

@@ -130,6 +130,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": {"replay_buffer": {"replay_buffer_size": 1000}},
     },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
+    "cql": {"learn": {"learning_rate_policy": 3e-4, "min_q_weight": 1.0}},
+    "discrete_cql": {"discount_factor": 0.97, "model": _HEAD, "learn": {"target_update_freq": 100}},
+    "td3_bc": {
+        "learn": {"learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3, "target_theta": 0.005},
+        "eval": {"evaluator": {"eval_freq": 5000}},
+    },
 }
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
@@ -147,6 +153,9 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
+    "cql": {"learn.update_per_collect": 1},
+    "discrete_cql": {"learn.update_per_collect": 1},
+    "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
 }
 """Settings that DI-engine has no key for, in our keys, for each type of policy."""
 

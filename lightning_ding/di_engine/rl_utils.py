@@ -4,13 +4,13 @@ They take and return what DI-engine's functions do. Where this differs: the disc
 short has the power of its steps, ``dual_clip`` bounds the loss where the advantage is negative also for continuous
 actions, and nothing is changed in place but the transitions of a list.
 
-Shapes: B batch, T time, N choices, A dimensions of a continuous action, n steps of a return.
+Shapes: B batch, T time, N choices, A dimensions of a continuous action, n steps of a return, G agents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableSequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -69,30 +69,38 @@ class v_nstep_td_data(NamedTuple):  # noqa: N801
     value_gamma: Tensor | None
 
 
+Gamma = float | Sequence[Tensor | float]
+"""A discount factor in [0, 1], or a list of B of them, one for each sample."""
+
+
 def nstep_return(
-    data: nstep_return_data, gamma: float, nstep: int, value_gamma: Tensor | float | None = None
+    data: nstep_return_data, gamma: Gamma, nstep: int, value_gamma: Tensor | float | None = None
 ) -> Tensor:
     """Return the discounted sum of n rewards, plus the discounted value after them, shape (B,).
 
     Args:
         data: Rewards, values and ends.
-        gamma: Discount factor, in [0, 1].
+        gamma: Discount factor, in [0, 1], or a list of B of them.
         nstep: n, >= 1.
-        value_gamma: Discount of the value, shape (B,); None means gamma^n.
+        value_gamma: Discount of the value, shape (B,); None means gamma^n, which a list of gamma always does.
 
     Raises:
-        ValueError: If there are not n rewards.
+        ValueError: If there are not n rewards, or a list has not B discount factors.
     """
     reward, next_value, done = data
+    discount_factor: Any = gamma
+    if isinstance(gamma, Sequence):
+        require(len(gamma) == len(next_value), "gamma", f"one number, or a list of {len(next_value)}", len(gamma))
+        discount_factor, value_gamma = torch.stack([torch.as_tensor(one).to(reward) for one in gamma]), None
     require(len(reward) == nstep, "reward", f"rewards of nstep = {nstep} steps, shape (nstep, B)", tuple(reward.shape))
-    total, _ = rl.n_step_return(reward, torch.ones_like(reward, dtype=torch.bool), gamma)
-    discount = gamma**nstep if value_gamma is None else value_gamma
+    total, _ = rl.n_step_return(reward, torch.ones_like(reward, dtype=torch.bool), discount_factor)
+    discount = discount_factor**nstep if value_gamma is None else value_gamma
     return total + discount * (1 - done.to(total.dtype)) * next_value
 
 
 def q_nstep_td_error(
     data: q_nstep_td_data,
-    gamma: float,
+    gamma: Gamma,
     nstep: int = 1,
     cum_reward: bool = False,
     value_gamma: Tensor | None = None,
@@ -102,20 +110,21 @@ def q_nstep_td_error(
 
     Args:
         data: Values, actions, rewards, ends and weights.
-        gamma: Discount factor, in [0, 1].
+        gamma: Discount factor, in [0, 1], or a list of B of them, without ``cum_reward``.
         nstep: n, >= 1.
         cum_reward: Whether ``reward``, shape (B,), is already the discounted sum.
         value_gamma: Discount of the value after the rewards, shape (B,); None means gamma^n.
         criterion: Loss of each sample, of values and targets.
 
     Raises:
-        ValueError: If there are not n rewards.
+        ValueError: If there are not n rewards, or a list of discount factors is of no use.
     """
     q, next_n_q, action, next_n_action, reward, done, weight = data
     value = rl.take_action_value(q, action)
     next_value = rl.take_action_value(next_n_q, next_n_action)
     if cum_reward:
-        discount = gamma**nstep if value_gamma is None else value_gamma
+        require(isinstance(gamma, (int, float)), "gamma", "one number with cum_reward", gamma)
+        discount = cast(float, gamma) ** nstep if value_gamma is None else value_gamma
         target = reward + discount * next_value * (1 - done.to(reward.dtype))
     else:
         target = nstep_return(nstep_return_data(reward, next_value, done), gamma, nstep, value_gamma)
@@ -321,7 +330,7 @@ ppo_error_continuous = ppo_error
 
 
 class gae_data(NamedTuple):  # noqa: N801
-    """Values, next values and rewards (T, B); ends, and ends of the sequences, (T, B) or None."""
+    """Values and next values (T, B) or (T, B, G), rewards (T, B); ends, and ends of the sequences, (T, B) or None."""
 
     value: Tensor
     next_value: Tensor
@@ -331,7 +340,7 @@ class gae_data(NamedTuple):  # noqa: N801
 
 
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
-    """Return generalised advantage estimates, shape (T, B), see :func:`lightning_ding.rl.gae`.
+    """Return generalised advantage estimates, in the shape of the values; see :func:`lightning_ding.rl.gae`.
 
     Args:
         data: Values, rewards and ends; without ``traj_flag``, a sequence ends where ``done`` is true.
@@ -341,6 +350,8 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
     value, next_value, reward, done, traj_flag = data
     done = torch.zeros_like(reward) if done is None else done
     ended = done if traj_flag is None else traj_flag
+    if value.ndim == reward.ndim + 1:  # agents share their rewards and ends
+        reward, done, ended = (one.unsqueeze(-1).expand_as(value) for one in (reward, done, ended))
     return rl.gae(reward, value, next_value, done, ended, gamma, lambda_)
 
 
@@ -350,15 +361,21 @@ def get_gae(
     """Return the transitions of a sequence with ``adv``, their generalised advantage estimates.
 
     Args:
-        data: Transitions in chronological order with ``value`` and ``reward``, which are changed.
+        data: Transitions in chronological order with ``value`` and ``reward``, which are changed; none give none. The
+            values of G agents, shape (G,), may share a reward.
         last_value: Value after the last one.
         gamma: Discount factor, in [0, 1].
         gae_lambda: Trade-off of bias and variance, in [0, 1].
         cuda: Without effect: the numbers are computed where they are.
     """
+    if not data:  # what is left of a single step whose sequence did not end
+        return data
     value = torch.stack([one["value"] for one in data])
     next_value = torch.cat([value[1:], last_value.reshape(value[:1].shape)])
-    reward = torch.stack([one["reward"] for one in data]).reshape(value.shape)
+    reward = torch.stack([one["reward"] for one in data])
+    is_shared = reward.numel() == len(value) < value.numel()
+    reward = reward.reshape(len(value), *[1] * (value.ndim - 1)).expand_as(value) if is_shared else reward
+    reward = reward.reshape(value.shape)
     for one, adv in zip(data, gae(gae_data(value, next_value, reward, None, None), gamma, gae_lambda), strict=True):
         one["adv"] = adv
     return data

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_ding.config import closest, deep_merge, require, resolve, to_dict
-from lightning_ding.di_engine import decision_transformer
 from lightning_ding.di_engine.configs import (
     Config,
     differing,
@@ -21,6 +20,7 @@ from lightning_ding.di_engine.configs import (
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
+from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
 from lightning_ding.di_engine.own_form import is_own_form, own_run
 from lightning_ding.di_engine.q_learning_keys import demonstrations_of
 from lightning_ding.di_engine.reward_models import translate_reward_model
@@ -86,11 +86,9 @@ def _run(
     """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
     import_modules(own_modules(create["policy"].get("import_names", ())))
     kind = policy_type(main, create)
-    if kind == decision_transformer.NAME:
-        require(max_env_step >= UNLIMITED, "max_env_step", "left out with dt, which takes no steps", max_env_step)
-        rewards = main.get("reward_model") or create.get("reward_model")
-        require(not rewards, "reward_model", "left out with dt, whose loss has no rewards", rewards)
-        run = decision_transformer.transformer_run(main, create, envs, data["seed"], max_train_iter)
+    if kind == TRANSFORMER:
+        _check_without_steps(main, create, kind, max_env_step, "whose loss has no rewards")
+        run = transformer_run(main, create, envs, data["seed"], max_train_iter)
         return dataclasses.replace(run, policy_config=without_defaults(run.policy_config, run.policy_class))
     require("dataset" not in main, "main_config.dataset", f"left out with {kind}, which collects", main.get("dataset"))
     policy, policy_class, family = find_policy(kind)
@@ -99,6 +97,9 @@ def _run(
         require(is_plain, "reward_model", "left out with a policy in DI-engine's form", policy)
         limits = {"max_env_step": limit(max_env_step), "max_train_iter": limit(max_train_iter)}
         return own_run(main, create, envs, {**limits, **data}, policy_class)
+    is_offline = policy_class.trains_on == "dataset"
+    if is_offline:
+        _check_without_steps(main, create, kind, max_env_step, "which learns from the rewards of its data set")
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
     config, network = _policy_config(keys, given, family, notes)
@@ -118,9 +119,19 @@ def _run(
         "network": network,
     }
     envs = with_frames(envs, config["eval"]["evaluator"])
+    cfg = {**cfg, "seed": main.get("seed", data["seed"])}
+    if is_offline:
+        return data_set_run(described, cfg, given, envs, data["seed"], max_train_iter, notes)
     demonstrations = demonstrations_of(keys) if family == "dqfd" else {}
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
-    return make_run(described, {**cfg, "seed": main.get("seed", data["seed"])}, given, envs, data, times, notes)
+    return make_run(described, cfg, given, envs, data, times, notes)
+
+
+def _check_without_steps(main: Config, create: Config, kind: str, max_env_step: int, why: str) -> None:
+    """Check that a pair whose policy learns from a data set has neither a limit of env steps nor a reward model."""
+    require(max_env_step >= UNLIMITED, "max_env_step", f"left out with {kind}, which takes no steps", max_env_step)
+    rewards = main.get("reward_model") or create.get("reward_model")
+    require(not rewards, "reward_model", f"left out with {kind}, {why}", rewards)
 
 
 def implied(family: str) -> Config:
@@ -145,8 +156,10 @@ def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
     found = POLICY_REGISTRY.get(registered[0]) if registered else None
     bases = [known[base] for base in getattr(found, "__mro__", ()) if base in known]
     if found is None or not (bases or is_own_form(found)):
-        names = ", ".join([*KEYS, decision_transformer.NAME])
+        names = ", ".join([*KEYS, TRANSFORMER])
         allowed = f"one of {names}, or the name of a registered subclass of Policy or of one of these policies"
+        if found is not None and found.__module__.startswith("lightning_ding."):
+            allowed += f"; {kind} has no table of DI-engine's keys here: describe the run for lightning-ding fit"
         raise ValueError(f"create_config.policy.type must be {allowed}, got {kind!r}")
     return f"{found.__module__}.{found.__qualname__}", found, bases[0] if bases else ""
 

@@ -92,6 +92,28 @@ def serial_pipeline_onpolicy(
     return train(run, model)
 
 
+def serial_pipeline_offline(
+    input_cfg: Any,
+    seed: int = 0,
+    env_setting: Sequence[Any] | None = None,
+    model: nn.Module | None = None,
+    max_train_iter: int = UNLIMITED,
+) -> Policy[Any]:
+    """Train a policy on a data set: CQL, discrete CQL, TD3+BC or the Decision Transformer.
+
+    The arguments are those of :func:`serial_pipeline`. The config names the data set in ``policy.collect.data_path``,
+    that of the Decision Transformer in ``dataset.data_dir_prefix``. Unlike DI-engine's entry it returns the policy
+    alone.
+
+    Raises:
+        ValueError: If a key or value has no counterpart here, the policy learns from envs, or there is no data set.
+    """
+    run = translate(input_cfg, seed, env_setting, max_train_iter)
+    other = "one that learns from a data set (serial_pipeline and serial_pipeline_onpolicy train the others)"
+    require(run.policy_class.trains_on == "dataset", "create_config.policy.type", other, run.policy)
+    return train(run, model)
+
+
 def eval(
     input_cfg: Any,
     seed: int = 0,

@@ -27,7 +27,7 @@ from lightning_ding.entry.serial import eval as evaluate
 from lightning_ding.entry.serial import train
 from lightning_ding.return_text import return_text
 
-MODES = ("serial", "serial_onpolicy", "eval")
+MODES = ("serial", "serial_onpolicy", "serial_offline", "eval")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -91,8 +91,9 @@ def _serial(options: argparse.Namespace) -> None:
     require(options.replay_path is None, "--replay-path", unused, options.replay_path)
     for number, seed in enumerate(seeds):
         run = _run(pair, options, seed)
-        needed = "serial_onpolicy" if run.on_policy else "serial"
-        require(options.mode in (None, needed), "--mode", f"{needed!r} for {run.policy}", options.mode)
+        is_offline = run.policy_class.trains_on == "dataset"
+        modes = ("serial_onpolicy",) if run.on_policy else ("serial_offline", "serial") if is_offline else ("serial",)
+        require(options.mode in (None, *modes), "--mode", f"{modes[0]!r} for {run.policy}", options.mode)
         if len(seeds) > 1:
             run = dataclasses.replace(run, exp_name=f"{run.exp_name}_seed{seed}")
         if number == 0:

@@ -183,7 +183,8 @@ class ContinuousQAC(nn.Module):
         Returns:
             ``compute_actor``: ``action`` (B, A); with ``reparameterization``, ``logit``, a list of the mean and the
             standard deviation (B, A) before squashing; with ``hybrid``, ``logit`` (B, K) and ``action_args`` (B, A).
-            ``compute_critic``: ``q_value`` (B,), or a list of two of them.
+            ``compute_critic``: ``q_value`` (B,), or a list of two of them with separate graphs, so that each may be
+            differentiated alone, unless the critics have batch renormalisation.
 
         Raises:
             ValueError: If there is no such mode.
@@ -198,8 +199,13 @@ class ContinuousQAC(nn.Module):
             action = {"action_type": inputs["logit"].softmax(dim=-1), "action_args": action["action_args"]}
         parts = action if isinstance(action, Mapping) else {"action_args": action}
         columns = {name: part.unsqueeze(1) if part.ndim == 1 else part for name, part in parts.items()}
-        q_value = self.compute_critic(inputs["obs"], columns if self.choices else columns["action_args"])["q_value"]
-        return {"q_value": list(q_value) if len(q_value) > 1 else q_value[0]}
+        given = (inputs["obs"], columns if self.choices else columns["action_args"])
+        number, is_joint = len(self.critic.head.weights[0]), bool(self.critic.head.renorms)
+        if number == 1 or is_joint:
+            q_value = self.compute_critic(*given)["q_value"]
+            return {"q_value": list(q_value) if number > 1 else q_value[0]}
+        members = torch.arange(number, device=columns["action_args"].device).split(1)
+        return {"q_value": [self.compute_critic(*given, members=one)["q_value"][0] for one in members]}
 
     def compute_actor(self, obs: Any, by_batch: bool = False) -> dict[str, Tensor]:
         """Return the actor's output for B observations, in normalised units.

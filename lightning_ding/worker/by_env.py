@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs.base_env import BaseEnvTimestep
-from lightning_ding.modes import CollectMode
+from lightning_ding.modes import CollectMode, is_unknown_attribute
 from lightning_ding.worker.transitions import to_tensor_transitions
 from lightning_ding.worker_config import CollectorConfig
 
@@ -62,14 +62,14 @@ class ByEnv:
         ``collect_data`` is an attribute of the mode, and amounts are in the policy's config if they are not given.
 
         Raises:
-            NotImplementedError: If there is none of that name.
+            NotImplementedError: If there is none of that name; or the KeyError that the policy raises then.
         """
         if name == "collect_data":
             return getattr(self.mode, "collect_data", True)
         try:
             return self.mode.get_attribute(name)
-        except NotImplementedError:
-            collect = getattr(self._cfg(), "collect", None)
+        except (NotImplementedError, KeyError) as error:
+            collect = getattr(self._cfg(), "collect", None) if is_unknown_attribute(error, name) else None
             if isinstance(collect, Mapping) and name in collect:
                 return collect[name]
             raise
@@ -81,8 +81,10 @@ class ByEnv:
     def _cfg(self) -> Any:
         try:
             return self.mode.get_attribute("cfg")
-        except NotImplementedError:
-            return None
+        except (NotImplementedError, KeyError) as error:
+            if is_unknown_attribute(error, "cfg"):
+                return None
+            raise
 
     # ------------------------------------------------------------------ acting
 

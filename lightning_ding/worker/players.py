@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode
+from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, is_unknown_attribute
 from lightning_ding.rl import random_legal_actions
 from lightning_ding.worker.actions import check_finite
 from lightning_ding.worker.arguments import attribute_or_self
@@ -48,8 +48,10 @@ def attribute(mode: LearnMode | CollectMode | EvalMode | ByEnv, name: str, defau
     """Return an attribute of a mode's policy, or ``default`` if the policy does not have it."""
     try:
         return mode.get_attribute(name)
-    except NotImplementedError:
-        return default
+    except (NotImplementedError, KeyError) as error:
+        if is_unknown_attribute(error, name):
+            return default
+        raise
 
 
 class Output(NamedTuple):

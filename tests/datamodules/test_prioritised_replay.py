@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning import Trainer
@@ -124,3 +125,35 @@ def test_resumed_run_continues_with_the_priorities_of_the_first(
     assert policy.progress.env_step == 400
     assert buffer.beta > 0.6
     assert buffer.sample(8, policy.progress.train_iter)["policy_version"].max() > 46
+
+
+def test_run_collects_again_when_the_uses_of_the_transitions_are_spent(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    """As DI-engine, whose qbert_offppo draws 24 x 128 of 3 x 1,024 uses; the last of them are of too few rows."""
+    amounts = {"learn": {"batch_size": 8, "update_per_collect": 6}, "collect": {"n_sample": 16}}  # 48 of 48 uses
+    config = deep_merge(prioritised(small, max_use=3), {"random_collect_size": 0, **amounts})
+    made: list[int] = []
+
+    class Counts(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
+            made.append(pl_module.progress.train_iter)
+
+    policy, datamodule = DQNPolicy(config), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=320, seed=0)
+    make_trainer(limit_val_batches=0, callbacks=[Counts()]).fit(policy, datamodule)
+    assert policy.progress.env_step == 320
+    updates = np.diff([0, *made])
+    assert len(made) == 20  # a round for each collection
+    assert updates.max() <= 6
+    assert updates.min() >= 1
+    assert updates.min() < 6
+    assert made[-1] * 8 >= 0.75 * 3 * 320  # most uses are spent
+
+
+def test_run_collects_again_when_what_the_buffer_holds_is_too_old(make_trainer: MakeTrainer, small: Config) -> None:
+    amounts = {"learn": {"batch_size": 12, "update_per_collect": 4}, "collect": {"n_sample": 8}}
+    config = deep_merge(prioritised(small, max_staleness=5), {"random_collect_size": 0, **amounts})
+    policy, datamodule = DQNPolicy(config), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=80, seed=0)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    assert policy.progress.env_step == 80
+    assert policy.progress.train_iter > 10

@@ -33,6 +33,9 @@ CHAINS = {
     "ppo_offpolicy": ("ppo:PPOOffPolicy",),
     "impala": ("impala:IMPALAPolicy",),
     "pg": ("pg:PGPolicy",),
+    "cql": ("sac:SACPolicy", "cql:CQLPolicy"),
+    "discrete_cql": ("dqn:DQNPolicy", "qrdqn:QRDQNPolicy", "cql:DiscreteCQLPolicy"),
+    "td3_bc": ("ddpg:DDPGPolicy", "td3_bc:TD3BCPolicy"),
 }
 """File and class of each policy, after those of its bases."""
 NETWORKS = {
@@ -56,6 +59,9 @@ NETWORKS = {
     "ppo_offpolicy": "vac:VAC",
     "impala": "vac:VAC",
     "pg": "pg:PG",
+    "cql": "qac:ContinuousQAC",
+    "discrete_cql": "q_learning:QRDQN",
+    "td3_bc": "qac:ContinuousQAC",
 }
 WORKERS = {
     "buffer": "worker/replay_buffer/advanced_buffer.py:AdvancedReplayBuffer",

@@ -19,7 +19,8 @@ from lightning_ding.entry import lightning_cli
 from lightning_ding.entry.serial import train
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker import LearnerHook
-from tests.di_engine.pairs import TYPES, small_pair
+from tests.di_engine.pairs import OFFLINE, TYPES, env_of, small_pair
+from tests.reward_model.cases import write_expert
 
 Weights = dict[str, torch.Tensor]
 
@@ -52,10 +53,15 @@ EVERY = [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for 
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_yaml_and_recipe_train_the_same_weights(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = translate(small_pair(kind), seed=3, max_train_iter=3)
+    env: dict[str, Any] = (
+        {"act_scale": True} if kind in OFFLINE and env_of(kind) == "pendulum" else {}
+    )  # the data are in [-2, 2]
+    run = translate(small_pair(kind, **env), seed=3, max_train_iter=3)
     folders = {name: tmp_path / name for name in ("entry", "yaml", "recipe")}
     for folder in folders.values():
         folder.mkdir()
+        if kind == "dqfd" or kind in OFFLINE:
+            Path(write_expert(folder, env_of(kind) == "pendulum")).rename(folder / "demonstrations.npz")
     monkeypatch.chdir(folders["entry"])
     trained = train(run).state_dict()
     monkeypatch.chdir(folders["yaml"])
@@ -82,7 +88,8 @@ def test_seed_of_a_recipe_is_an_option(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_recipe_is_as_short_as_those_of_the_package(kind: str) -> None:
-    run = translate(small_pair(kind, stop_value=195), max_env_step=1000)
+    limit: dict[str, Any] = {"max_train_iter" if kind in OFFLINE else "max_env_step": 1000}
+    run = translate(small_pair(kind, stop_value=195), **limit)
     assert len(to_recipe(run, "recipe").splitlines()) <= 70
 
 

@@ -14,7 +14,7 @@ from lightning_ding.di_engine.run import Run
 from lightning_ding.di_engine.shared_keys import Key
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.serial import make
-from tests.di_engine.pairs import CONTINUOUS, ON_POLICY, REPLAYED, TYPES, VALUE_BASED, pair_of
+from tests.di_engine.pairs import CONTINUOUS, OFFLINE, ON_POLICY, REPLAYED, TYPES, VALUE_BASED, pair_of
 
 Q_LEARNING = VALUE_BASED
 REPLAY = (*Q_LEARNING, *CONTINUOUS)
@@ -112,8 +112,11 @@ def value_for(name: str, kind: str) -> Any:
 def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
     is_prioritised = kind in ("rainbow", "d4pg", "r2d2", "dqfd")
-    true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind == "td3", "priority": is_prioritised}
-    true |= {"priority_IS_weight": is_prioritised, "model.twin_critic": kind in ("td3", "sac", "discrete_sac")}
+    true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind in ("td3", "td3_bc"), "priority": is_prioritised}
+    true |= {
+        "priority_IS_weight": is_prioritised,
+        "model.twin_critic": kind in ("td3", "sac", "discrete_sac", *OFFLINE),
+    }
     true |= {"model.dueling": True, "model.share_encoder": kind in (*ON_POLICY, *REPLAYED), "deterministic_eval": True}
     true |= {"recompute_adv": True, "learn.ppo_param_init": True, "learn.value_norm": True, "bp_update_sync": True}
     return bool(true.get(name, False))
@@ -180,7 +183,12 @@ def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, ho
     if home == HOME_OF_GAMMA[kind]:
         assert (value, run.warnings) == (0.5, ())
     else:
-        default = {**dict.fromkeys(VALUE_BASED, 0.97), "rainbow": 0.99, "r2d2": 0.997, "a2c": 0.9}.get(kind, 0.99)
+        default = {
+            **dict.fromkeys((*VALUE_BASED, "discrete_cql"), 0.97),
+            "rainbow": 0.99,
+            "r2d2": 0.997,
+            "a2c": 0.9,
+        }.get(kind, 0.99)
         text = f"is not read by {kind}: it reads policy.{HOME_OF_GAMMA[kind]}, which is {default}"
         assert value == default
         assert run.warnings == (f"policy.{home} = 0.5 {text}",)

@@ -76,3 +76,45 @@ def test_number_of_rewards_must_be_that_of_the_steps() -> None:
         ValueError, match=r"reward must be rewards of nstep = 3 steps, shape \(nstep, B\), got \(2, 4\)"
     ):
         rl_utils.nstep_return(data, 0.9, 3)
+
+
+def test_a_list_of_discount_factors_has_one_for_each_sample() -> None:
+    q, next_q = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[4.0, 0.0], [4.0, 0.0]])
+    action = torch.zeros(2, dtype=torch.int64)
+    reward = torch.tensor([[1.0, 1.0], [2.0, 2.0]])  # two steps
+    data = rl_utils.q_nstep_td_data(q, next_q, action, action, reward, torch.tensor([0.0, 0.0]), None)
+    loss, each = rl_utils.q_nstep_td_error(data, [torch.tensor(0.5), torch.tensor(1.0)], nstep=2)
+    # targets: 1 + 0.5 * 2 + 0.25 * 4 = 3 and 1 + 2 + 4 = 7
+    assert each.tolist() == [4.0, 36.0]
+    assert loss.item() == 20.0
+    ignored = rl_utils.q_nstep_td_error(data, [0.5, 1.0], nstep=2, value_gamma=torch.zeros(2))[1]
+    assert torch.equal(ignored, each)  # as in DI-engine
+    for gamma, expected in ((0.5, 4.0), (1.0, 36.0)):
+        assert rl_utils.q_nstep_td_error(data, gamma, nstep=2)[1].tolist() == [expected] * 2
+    with pytest.raises(ValueError, match="gamma must be one number, or a list of 2, got 3"):
+        rl_utils.q_nstep_td_error(data, [0.5] * 3, nstep=2)
+    with pytest.raises(ValueError, match="gamma must be one number with cum_reward"):
+        rl_utils.q_nstep_td_error(data._replace(reward=reward[0]), [0.5, 1.0], nstep=2, cum_reward=True)
+
+
+def test_advantages_of_several_agents_are_those_of_each_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    value, next_value = (torch.randn(5, 3, 2, generator=generator) for _ in range(2))
+    reward = torch.randn(5, 3, generator=generator)
+    done = (torch.rand(5, 3, generator=generator) < 0.3).float()
+    together = rl_utils.gae(rl_utils.gae_data(value, next_value, reward, done, None), 0.9, 0.8)
+    for agent in range(2):
+        alone = rl_utils.gae_data(value[..., agent], next_value[..., agent], reward, done, None)
+        assert_close(together[..., agent], rl_utils.gae(alone, 0.9, 0.8))
+    listed = [{"value": one[0], "reward": step[:1]} for one, step in zip(value, reward, strict=True)]
+    advantages = torch.stack([one["adv"] for one in rl_utils.get_gae(listed, torch.zeros(2), 0.9, 0.8)])
+    after = torch.cat([value[1:, :1, 0], torch.zeros(1, 1)])
+    first = rl_utils.gae(rl_utils.gae_data(value[:, :1, 0], after, reward[:, :1], None, None), 0.9, 0.8)
+    assert_close(advantages[:, 0], first[:, 0])
+
+
+def test_a_single_step_whose_sequence_goes_on_gives_no_sample() -> None:
+    step = {"value": torch.tensor([1.0]), "reward": torch.tensor([1.0])}
+    assert rl_utils.get_gae_with_default_last_value([step], False, 0.9, 0.8) == []
+    (ended,) = rl_utils.get_gae_with_default_last_value([dict(step)], True, 0.9, 0.8)
+    assert ended["adv"].tolist() == [0.0]  # 1 - 1

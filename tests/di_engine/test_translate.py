@@ -11,13 +11,13 @@ from easydict import EasyDict
 from torch import nn
 
 from lightning_ding.config import deep_merge
-from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.serial import make, make_object
 from lightning_ding.policy import DQNPolicy, Policy, TD3Policy
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from lightning_ding.worker.learner.builtin_hooks import SaveCkptHook
-from tests.di_engine.pairs import ON_POLICY, TYPES, pair_of, small_pair
+from tests.di_engine.pairs import OFFLINE, ON_POLICY, TYPES, pair_of, small_pair
 
 FILE = """
 main_config = dict(exp_name="from_file", env=dict(collector_env_num=2, evaluator_env_num=1), policy=dict(nstep=2))
@@ -29,7 +29,8 @@ create_config = dict(env=dict(type="cartpole"), env_manager=dict(type="base"), p
 def test_run_has_the_policy_and_the_datamodule_of_its_type(kind: str) -> None:
     run = translate(pair_of(kind), seed=3)
     assert run.policy_class is POLICY_REGISTRY.get(kind)
-    assert run.datamodule_class is (RolloutDataModule if kind in ON_POLICY else ReplayDataModule)
+    other = OfflineDataModule if kind in OFFLINE else ReplayDataModule
+    assert run.datamodule_class is (RolloutDataModule if kind in ON_POLICY else other)
     assert (run.policy, run.family, run.seed, run.data["seed"]) == (kind, kind, 3, 3)
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry import serial_pipeline
+from lightning_ding.entry import serial_pipeline, serial_pipeline_offline
+from lightning_ding.policy import CQLPolicy
+from lightning_ding.registry import POLICY_REGISTRY
 from tests.reward_model.cases import write_expert
 
 ENV = {"type": "cartpole", "import_names": ["dizoo.classic_control.cartpole.envs.cartpole_env"]}
@@ -62,9 +65,63 @@ DT: dict[str, Any] = {
     },
 }
 
+CQL: dict[str, Any] = {
+    "exp_name": "pendulum_cql",
+    "env": {"evaluator_env_num": 5, "act_scale": True, "n_evaluator_episode": 5, "stop_value": -250},
+    "policy": {
+        "cuda": False,
+        "model": {
+            **{"obs_shape": 3, "action_shape": 1, "twin_critic": True, "action_space": "reparameterization"},
+            **{"actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
+        },
+        "learn": {
+            **{"train_epoch": 3, "batch_size": 16, "learning_rate_q": 3e-4, "learning_rate_policy": 1e-3},
+            **{"learning_rate_alpha": 1e-3, "ignore_done": True, "target_theta": 0.005, "discount_factor": 0.98},
+            **{"alpha": 0.2, "auto_alpha": True, "lagrange_thresh": -1.0, "min_q_weight": 4.0},
+        },
+        "collect": {"data_type": "hdf5", "data_path": "./expert_demos.hdf5", "collector_logit": False},
+        "command": {},
+        "eval": {"evaluator": {"eval_freq": 7}},
+    },
+}
+DISCRETE_CQL: dict[str, Any] = {
+    "exp_name": "cartpole_cql_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "discount_factor": 0.97, "nstep": 3, "model": {**MODEL, "num_quantiles": 64}},
+        "learn": {
+            **{"train_epoch": 2, "batch_size": 16, "learning_rate": 0.001, "target_update_freq": 100},
+            **{"kappa": 1.0, "min_q_weight": 4.0},
+        },
+        "collect": {"data_type": "hdf5", "data_path": "./expert_demos.hdf5"},
+        "eval": {"evaluator": {"eval_freq": 100}},
+    },
+}
+TD3_BC: dict[str, Any] = {
+    "exp_name": "pendulum_td3_bc_seed0",
+    "env": {"evaluator_env_num": 5, "act_scale": True, "n_evaluator_episode": 5, "stop_value": -250},
+    "policy": {
+        **{"cuda": False, "priority": False, "random_collect_size": 800},
+        "model": {
+            **{"obs_shape": 3, "action_shape": 1, "twin_critic": True, "action_space": "regression"},
+            **{"actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
+        },
+        "learn": {
+            **{"train_epoch": 1, "batch_size": 16, "learning_rate_actor": 1e-4, "learning_rate_critic": 1e-3},
+            **{"ignore_done": False, "target_theta": 0.005, "discount_factor": 0.99, "actor_update_freq": 2},
+            **{"noise": True, "noise_sigma": 0.2, "noise_range": {"min": -0.5, "max": 0.5}, "alpha": 2.0},
+        },
+        "collect": {"noise_sigma": 0.1, "data_type": "hdf5", "data_path": "./expert_demos.hdf5"},
+        "eval": {"evaluator": {"eval_freq": 100}},
+        "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
+    },
+}
+OFFLINE = {"cql": CQL, "discrete_cql": DISCRETE_CQL, "td3_bc": TD3_BC}
+
 
 def pair(main: dict[str, Any], kind: str) -> Any:
-    return main, {"env": ENV, "env_manager": {"type": "base"}, "policy": {"type": kind}}
+    env = {"type": "pendulum"} if "pendulum" in main["exp_name"] else ENV
+    return main, {"env": env, "env_manager": {"type": "base"}, "policy": {"type": kind}}
 
 
 def test_config_of_r2d2_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +235,84 @@ def test_keys_and_limits_of_another_policy_are_named() -> None:
     run = translate(pair({**DT, "policy": {**DT["policy"], "learnin_rate": 1, "warmup_steps": 1}}, "dt"))
     assert "policy.learnin_rate = 1 is not read by dt; did you mean 'policy.learning_rate'?" in run.warnings
     assert run.policy_config["learn"]["lr_scheduler"]["type"] == "constant"
+
+
+@POLICY_REGISTRY.register("zoo_own_cql")
+class OwnCQL(CQLPolicy):
+    """CQL of a user."""
+
+
+def with_data(main: dict[str, Any], path: str, **learn: Any) -> dict[str, Any]:
+    """Return a config that learns from a data set of 40 transitions."""
+    policy = main["policy"]
+    collect = {**policy["collect"], "data_path": path}
+    return {**main, "policy": {**policy, "collect": collect, "learn": {**policy["learn"], **learn}}}
+
+
+@pytest.mark.parametrize("kind", OFFLINE)
+def test_offline_config_without_its_data_set_ends_in_one_line(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = r"policy\.collect\.data_path must be an \.npz or .*; DI-engine's HDF5 .* got '\./expert_demos\.hdf5'"
+    with pytest.raises(ValueError, match=message):
+        serial_pipeline(pair(OFFLINE[kind], kind), seed=0, max_train_iter=1)
+    with pytest.raises(ValueError, match=r"dataset must be the path of a file, got 'gone\.npz'"):
+        serial_pipeline(pair(with_data(OFFLINE[kind], "gone.npz"), kind), seed=0, max_train_iter=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "train_iter", "eval_freq"),
+    [("cql", 3 * 3, 9), ("discrete_cql", 2 * 3, 102), ("td3_bc", 3, 102)],  # 40 transitions are 3 minibatches of 16
+)
+def test_offline_config_trains_on_its_data_set_and_evaluates_after_whole_passes(
+    kind: str, train_iter: int, eval_freq: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main = with_data(OFFLINE[kind], write_expert(tmp_path, kind != "discrete_cql"))
+    run = translate(pair(main, kind))
+    assert (run.datamodule_class, run.policy_class) == (OfflineDataModule, POLICY_REGISTRY.get(kind))
+    assert (run.data["max_train_iter"], run.policy_config["eval"]["evaluator"]["eval_freq"]) == (train_iter, eval_freq)
+    policy: Any = serial_pipeline_offline(pair(main, kind), seed=0, max_train_iter=2)
+    assert (policy.progress.train_iter, policy.progress.env_step) == (2, 0)  # no step of an env was learned from
+    assert (tmp_path / main["exp_name"] / "ckpt" / "best.ckpt").is_file()
+
+
+def test_keys_of_offline_configs_become_ours(tmp_path: Path) -> None:
+    configs: dict[str, Any] = {}
+    for kind, main in OFFLINE.items():
+        run = translate(pair(with_data(main, write_expert(tmp_path, kind != "discrete_cql")), kind))
+        configs[kind] = run.policy_class(run.policy_config).config
+        unread = {line.partition(" = ")[0].removeprefix("policy.") for line in run.warnings}
+        assert (
+            unread
+            == {
+                "cql": {"learn.lagrange_thresh"},
+                "discrete_cql": {"learn.kappa"},
+                "td3_bc": {"random_collect_size", "collect.noise_sigma", "other.replay_buffer.replay_buffer_size"},
+            }[kind]
+        )
+    cql, discrete, td3_bc = configs.values()
+    assert (cql.learn.min_q_weight, cql.learn.num_actions, cql.learn.learning_rate_policy) == (4.0, 10, 1e-3)
+    assert (cql.learn.ignore_done, cql.discount_factor, cql.model.actor_head_hidden_size) == (True, 0.98, 128)
+    assert (discrete.learn.min_q_weight, discrete.nstep, discrete.model.num_quantiles) == (4.0, 3, 64)
+    assert (td3_bc.learn.alpha, td3_bc.learn.learning_rate_actor, td3_bc.learn.grad_clip_norm) == (2.0, 1e-4, 1.0)
+
+
+def test_subclass_of_an_offline_policy_learns_from_its_data_set(tmp_path: Path) -> None:
+    run = translate(pair(with_data(CQL, write_expert(tmp_path, True)), "zoo_own_cql"))
+    assert (run.datamodule_class, run.policy_class, run.family) == (OfflineDataModule, OwnCQL, "cql")
+
+
+def test_offline_entry_and_its_limits_are_named() -> None:
+    with pytest.raises(ValueError, match=r"policy\.type must be one that learns from a data set \(serial_pipeline and"):
+        serial_pipeline_offline(pair(R2D2, "r2d2"))
+    with pytest.raises(ValueError, match=r"max_env_step must be left out with cql, which takes no steps, got 5"):
+        translate(pair(with_data(CQL, "a.npz"), "cql"), max_env_step=5)
+    with pytest.raises(
+        ValueError, match="reward_model must be left out with cql, which learns from the rewards of its"
+    ):
+        translate(pair({**with_data(CQL, "a.npz"), "reward_model": {"type": "rnd"}}, "cql"))
+    with pytest.raises(ValueError, match="iql has no table of DI-engine's keys here: describe the run for lightning"):
+        translate(pair(CQL, "iql"))

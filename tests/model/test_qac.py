@@ -283,6 +283,24 @@ def test_forward_of_a_mode_has_the_form_of_ding(twin_critic: bool) -> None:
         model.forward(obs, mode="compute_actr")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("options", [{}, {"action_space": "hybrid"}, {"encoder_hidden_size_list": [8]}])
+def test_each_critic_of_ding_is_differentiated_alone(options: dict[str, Any]) -> None:
+    shape: Any = {"action_type_shape": 2, "action_args_shape": 1} if "action_space" in options else 1
+    obs, action, logit = torch.rand(5, 3), torch.rand(5, 1), torch.rand(5, 2)
+    model = ContinuousQAC(3, shape, twin_critic=True, **options)
+    weights: Any = {"action_type": logit.softmax(1), "action_args": action} if "action_space" in options else action
+    together = model.compute_critic(obs, weights)["q_value"]
+    together.square().mean(1).sum().backward()
+    expected = [one.grad.clone() for one in model.critic.parameters() if one.grad is not None]
+    model.zero_grad()
+    given = {"action_args": action} if "action_space" in options else action
+    values = model({"obs": obs, "action": given, "logit": logit}, mode="compute_critic")["q_value"]
+    assert_close(torch.stack(values), together)
+    for q_value in values:  # as DI-engine's TD3 does
+        q_value.square().mean().backward()
+    assert_close([one.grad for one in model.critic.parameters() if one.grad is not None], expected)
+
+
 def test_forward_of_a_mode_returns_actions_and_hybrid_choices() -> None:
     obs = torch.rand(5, 3)
     model = ContinuousQAC(3, 2)

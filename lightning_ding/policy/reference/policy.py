@@ -11,7 +11,7 @@ Shapes: N envs, B batch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -126,6 +126,12 @@ class PerEnvSelector(ActionSelector):
         ordered = [output[env_id] for env_id in by_env]
         return forms.EnvOutputs({"action": forms.stacked_actions(ordered, self.action_shape)}, ordered)
 
+    def of_batch(self, function: Any, batch: Any, device: torch.device | str) -> Any:
+        """Return the result of ``function`` for a batch of inputs, which it gets as it is, as tensors."""
+        tensors = nested.to(nested.to_tensor(nested.as_dicts(batch)), device)
+        with torch.no_grad(), self.precision():
+            return function(self._normaliser.normalise_obs(tensors))
+
     def _prepared(self, obs: Any, device: torch.device | str) -> Any:
         tensors = obs if isinstance(obs, Tensor) else nested.to_tensor(nested.as_dicts(obs))
         return self._normaliser.normalise_obs(nested.to(forms.as_floats(tensors), device))
@@ -178,7 +184,8 @@ class ReferencePolicy(Policy[ReferenceConfig]):
 
     A subclass implements ``_init_learn``, ``_forward_learn(list)``, ``_init_collect``, ``_forward_collect({env_id:
     obs})``, ``_process_transition(obs, output, timestep)`` of one env, ``_get_train_sample(list)``, ``_init_eval``,
-    ``_forward_eval({env_id: obs})`` and ``default_model``. ``self._cfg`` is its config as an ``EasyDict``, and
+    ``_forward_eval({env_id: obs})`` and ``default_model``. A ``MetricSerialEvaluator`` passes ``_forward_eval`` a whole
+    batch, as in DI-engine. ``self._cfg`` is its config as an ``EasyDict``, and
     ``self._model`` its network. Optimizers that ``_init_learn`` assigns to attributes are part of checkpoints, and
     average their gradients over all ranks before they step.
 
@@ -319,6 +326,15 @@ class ReferencePolicy(Policy[ReferenceConfig]):
     def set_attribute(self, name: str, value: Any) -> None:
         """Set ``_<name>``."""
         setattr(self, f"_{name}", value)
+
+    def _get_batch_forward(self) -> Callable[[Any], Any]:
+        """Return the function of an evaluator of supervised learning: ``_forward_eval`` gets a batch as it is."""
+
+        def forward(batch: Any) -> Any:
+            self._require_field("eval")
+            return self._action_selector.of_batch(self._forward_eval, batch, self.device)
+
+        return forward
 
     def _get_batch_size(self) -> int:
         cfg = self._cfg

@@ -98,6 +98,7 @@ class AdvancedReplayBuffer(RingBuffer):
 
     def _set_up(self) -> None:
         size = self.config.replay_buffer_size
+        self.runs_out = self.config.max_use is not None or self.config.max_staleness is not None
         self._tree = SumTree(size)
         self._priority: NDArray[np.float32] = np.zeros(size, dtype=np.float32)
         counted = size if self.config.max_use is not None else 0

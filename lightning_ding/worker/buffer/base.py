@@ -30,6 +30,8 @@ class IBuffer(Worker):
     """Whether ``update`` takes priorities and minibatches depend on them."""
     gives_sequences: ClassVar[bool] = False
     """Whether samples have an axis of time."""
+    runs_out: bool = False
+    """Whether its transitions may become too few for a minibatch without a push, because of limits on use or age."""
     needs_env: ClassVar[bool] = False
     """Whether :meth:`use_env` must be called before the first draw."""
     budget: int | None = None

@@ -25,7 +25,8 @@ class PieceQueue:
     steps, a piece that is cut also contains the next ``nstep`` transitions, so that the returns of the others do not
     depend on the cut; these transitions then begin the next piece.
 
-    A policy that learns from its newest data only (``on_policy``) gets no transitions from earlier calls.
+    A policy that learns from its newest data only (``on_policy``) gets no transitions from earlier calls: the pieces
+    that are open at the end of a call are dropped, as is the surplus.
     """
 
     def __init__(self) -> None:
@@ -36,13 +37,13 @@ class PieceQueue:
     def use(self, policy: ByEnv, num_envs: int) -> None:
         """Set the policy, and the number of envs N."""
         self._policy = policy
-        self._unroll_len = int(attribute(policy, "unroll_len", None) or 1)
+        unroll_len = int(attribute(policy, "unroll_len", None) or 1)
         self._is_on_policy = bool(attribute(policy, "on_policy", policy.setting("on_policy", False)))
         n_sample = attribute(policy, "n_sample", None)
         is_whole = n_sample is None or policy.setting("traj_len_inf", False)
-        self._cut = math.inf if is_whole else max(self._unroll_len, -(-n_sample // num_envs))
+        self._cut = math.inf if is_whole else max(unroll_len, -(-n_sample // num_envs))
         nstep = int(policy.setting("nstep", 1) or 1)
-        self._overlap = nstep if nstep > 1 and self._unroll_len == 1 and not self._is_on_policy else 0
+        self._overlap = nstep if nstep > 1 and unroll_len == 1 and not self._is_on_policy else 0
 
     @property
     def count(self) -> int:
@@ -70,11 +71,7 @@ class PieceQueue:
                 self._close(env_id, self._overlap)
 
     def lacks(self, amount: int) -> bool:
-        """Return whether there are fewer than S samples, after making some of open pieces if the policy needs it."""
-        under_way = sum(map(len, self._open.values()))
-        if self._is_on_policy and self._unroll_len == 1 and self.count + under_way >= amount:
-            for env_id in list(self._open):
-                self._close(env_id)
+        """Return whether there are fewer than S samples."""
         return self.count < amount
 
     def take(self, amount: int) -> list[Any]:

@@ -24,6 +24,7 @@ from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import METRIC_KEYS
+from lightning_ding.worker.players import attribute
 
 Values = dict[str, float]
 
@@ -131,10 +132,11 @@ class MetricSerialEvaluator(ISerialEvaluator):
             raise RuntimeError("the evaluator needs (data loader, metric) and a policy: pass them to reset")
         self._policy.reset()
         self._meter.reset()
+        forward = attribute(self._policy, "batch_forward", None) or self._policy.forward
         batches = 0
         for inputs, label in self._share():
             self.steps_made += 1
-            output = self._policy.forward(nested.to_tensor(inputs))
+            output = forward(nested.to_tensor(inputs))
             device = nested.leaves(output)[0].device
             self._meter.update(output, nested.to(nested.to_tensor(label), device))
             batches += 1

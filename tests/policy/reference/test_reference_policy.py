@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,8 @@ import torch
 from lightning import seed_everything
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanSquaredError
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
@@ -26,6 +28,7 @@ from lightning_ding.worker import (
     BaseSerialCommander,
     EpisodeSerialCollector,
     InteractionSerialEvaluator,
+    MetricSerialEvaluator,
     SampleSerialCollector,
     create_buffer,
 )
@@ -417,3 +420,31 @@ def test_the_native_form_stays_what_it_was() -> None:
     assert deep_merge(dqn.config, {}) == {k: v for k, v in dqn.default_config().items() if k != "cfg_type"}
     assert policy.learn_mode == policy.learn_mode  # workers compare modes
     assert policy.collect_mode == policy.collect_mode
+
+
+class Classifier(Policy):  # type: ignore[type-arg]
+    """Supervised learning in DI-engine's form: a batch gives a batch of outputs."""
+
+    config: ClassVar[dict[str, Any]] = {"type": "classifier", "model": {}}  # type: ignore[misc]
+
+    def _init_eval(self) -> None:
+        self._eval_model: Any = self._model
+
+    def _forward_eval(self, data: Any) -> Any:
+        assert isinstance(data, torch.Tensor)
+        assert data.shape == (4, 3)
+        assert data.dtype == torch.float64  # as it was loaded
+        return self._eval_model(data)
+
+
+def test_an_evaluator_of_supervised_learning_passes_a_batch_as_it_is() -> None:
+    network = torch.nn.Linear(3, 2).double()
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        network.bias.zero_()
+    x = torch.eye(4, 3, dtype=torch.float64)  # outputs (1, 0), (0, 1), (0, 0), (0, 0)
+    policy = Classifier({}, model=network, enable_field=["eval"])
+    metric = MeanSquaredError()
+    loader = DataLoader(TensorDataset(x, torch.ones(4, 2, dtype=torch.float64)), 4)
+    values = MetricSerialEvaluator(None, (loader, metric), policy.eval_mode).run()
+    assert values == {"MeanSquaredError": 6 / 8}

@@ -12,6 +12,7 @@ import torch
 from easydict import EasyDict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from lightning_ding.di_engine.rl_utils import get_gae_with_default_last_value
 from lightning_ding.worker import EpisodeSerialCollector, NaiveReplayBuffer, SampleSerialCollector
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.by_env_toys import ByEnvPolicy, SummingPolicy, row_of
@@ -155,7 +156,7 @@ def test_returns_over_several_steps_do_not_depend_on_where_pieces_are_cut() -> N
     assert checked > 10
 
 
-def test_on_policy_data_are_those_of_the_call_and_none_is_lost() -> None:
+def test_on_policy_data_are_those_of_the_call() -> None:
     policy = ByEnvPolicy(n_sample=12, on_policy=True)
     collector = SampleSerialCollector(env=counting_envs(), policy=policy.collect_mode)
 
@@ -163,7 +164,36 @@ def test_on_policy_data_are_those_of_the_call_and_none_is_lost() -> None:
         data = collector.collect(train_iter=train_iter)
         assert len(data) == 12
         assert {one["collect_iter"] for one in data} == {train_iter}
-    assert collector.envstep == 60  # no step more than there are samples
+
+
+def test_on_policy_pieces_end_with_their_episode_or_at_full_length() -> None:
+    policy = ByEnvPolicy(n_sample=12, on_policy=True)  # 12 samples of 3 envs: pieces of 4
+    collector = SampleSerialCollector(env=counting_envs(), policy=policy.collect_mode)
+
+    for _ in range(5):
+        collector.collect()
+
+    assert {len(piece) for piece in policy.pieces if not piece[-1]["done"]} == {4}
+
+
+class BootstrappingPolicy(ByEnvPolicy):
+    """Learns as DI-engine's A2C: the last transition of a piece that goes on has the value after the others."""
+
+    def get_train_sample(self, transitions: list[dict[str, Any]]) -> list[Any]:
+        valued = [{**one, "value": torch.ones(1)} for one in transitions]
+        done = bool(valued[-1]["done"])
+        assert done or len(valued) > 1  # a single step whose episode goes on has nothing to learn from
+        return get_gae_with_default_last_value(valued, done, 0.99, 0.95)
+
+
+def test_a_policy_that_bootstraps_from_its_last_transition_gets_enough_samples() -> None:
+    policy = BootstrappingPolicy(n_sample=12, on_policy=True)
+    collector = SampleSerialCollector(env=counting_envs(), policy=policy.collect_mode)
+
+    for _ in range(5):
+        data = collector.collect()
+        assert len(data) == 12
+        assert all("adv" in one for one in data)
 
 
 def test_surplus_of_off_policy_data_is_kept_for_the_next_call() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from easydict import EasyDict
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
@@ -156,3 +157,37 @@ def test_batch_may_be_a_list_of_functions_that_load_a_transition() -> None:
         learner.start(accelerator="cpu")
     one, other = (policy.state_dict() for policy in policies)
     assert all((one[name] == other[name]).all() for name in one)
+
+
+class UnknownAttributes:
+    """The learn mode of DI-engine's own tests, which knows few attributes and raises a bare KeyError for the others."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def forward(self, data: Any) -> dict[str, Any]:
+        return {"total_loss": torch.tensor(0.5), "cur_lr": 0.1}
+
+    def monitor_vars(self) -> list[str]:
+        return ["total_loss", "cur_lr"]
+
+    def info(self) -> str:
+        return "a fake policy"
+
+    def get_attribute(self, name: str) -> Any:
+        if name in ("device", "batch_size"):
+            return {"device": "cpu", "batch_size": 2}[name]
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyError(), KeyError("progress"), NotImplementedError("no")])
+def test_a_policy_without_the_attributes_of_ours_is_trained(error: Exception) -> None:
+    learner = BaseLearner(policy=UnknownAttributes(error))
+    (report,) = learner.train([{"obs": torch.zeros(2)}])
+    assert report["total_loss"] == 0.5
+    assert learner.train_iter == 1
+
+
+def test_another_error_of_an_attribute_is_not_hidden() -> None:
+    with pytest.raises(KeyError, match="learning_rate"):
+        BaseLearner(policy=UnknownAttributes(KeyError("learning_rate")))

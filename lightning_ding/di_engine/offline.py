@@ -1,15 +1,18 @@
-"""Translating DI-engine's configs of the Decision Transformer, which learns from ``main_config.dataset``.
+"""Translating DI-engine's configs of policies that learn from a data set; their envs are those of evaluations.
 
-Its keys have no sections ``learn`` and ``other``, and its envs are those of evaluations.
+The Decision Transformer learns from ``main_config.dataset``, and its keys have no sections ``learn`` and ``other``. The
+other policies have the keys of :mod:`keys`, learn from ``policy.collect.data_path``, and count passes over it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_ding.config import deep_merge, require
+from lightning_ding.config import deep_merge, require, resolve
+from lightning_ding.datamodules.dataset_files import load_dataset
 from lightning_ding.di_engine.configs import Config, flat, given_keys, merge, nested
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs
@@ -32,7 +35,7 @@ from lightning_ding.di_engine.shared_keys import (
 )
 from lightning_ding.policy import DTPolicy
 
-NAME = "dt"
+TRANSFORMER = "dt"
 _SPACES = "the section env"
 _STATISTICS = "norm_obs of the datamodule, with the statistics of the data set"
 _DATA = "dataset of the datamodule"
@@ -98,12 +101,51 @@ def transformer_run(main: Config, create: Config, envs: TranslatedEnvs, seed: in
     eval_freq = config["eval"]["evaluator"]["eval_freq"]
     path = _data_set(main.get("dataset", {}), keys, notes)
     envs = with_frames(envs, config["eval"]["evaluator"])
-    described = {"family": NAME, "policy": NAME, "policy_class": DTPolicy, "on_policy": False, "policy_config": config}
+    described = {
+        "family": TRANSFORMER,
+        "policy": TRANSFORMER,
+        "policy_class": DTPolicy,
+        "on_policy": False,
+        "policy_config": config,
+    }
     data = {"max_train_iter": limit(max_train_iter), "seed": seed}
     run = make_run(
         described, {**cfg, "seed": main.get("seed", seed)}, given, envs, data, Times.of(keys, eval_freq, 1), notes
     )
-    return dataclasses.replace(run, data={"dataset": path, "norm_obs": True, **_of_evaluations(run.data)})
+    return dataclasses.replace(run, data=_of_evaluations({**run.data, "norm_obs": True}, path))
+
+
+def data_set_run(
+    described: Config, cfg: Config, given: set[str], envs: TranslatedEnvs, seed: int, max_train_iter: int, notes: Notes
+) -> Run:
+    """Return the run of another policy that learns from a data set, whose keys and envs are translated already.
+
+    Args:
+        described: The policy of the run; see :func:`make_run`.
+        cfg: The merged pair.
+        given: Dotted keys of the policy that the pair sets.
+        envs: The envs of the pair.
+        seed: Seed of the run.
+        max_train_iter: DI-engine's limit of updates.
+        notes: Lines to which more are added.
+
+    Raises:
+        ValueError: If no data set is named, or it is needed and does not exist.
+    """
+    keys, config = (
+        dict(flat(cfg["policy"])),
+        resolve(described["policy_class"].config_class, described["policy_config"]),
+    )
+    path = check_data_set("policy.collect.data_path", keys.get("collect.data_path", ""), HINT)
+    eval_freq, passes = config.eval.evaluator.eval_freq, keys.get("learn.train_epoch")
+    if passes is not None:  # evaluations of DI-engine are at the ends of passes
+        updates = math.ceil(len(load_dataset(path)) / config.learn.batch_size)
+        max_train_iter = min(max_train_iter, passes * updates)
+        eval_freq = math.ceil(eval_freq / updates) * updates
+        described["policy_config"] = deep_merge(described["policy_config"], nested({EVAL_FREQ: eval_freq}))
+    data = {"max_train_iter": limit(max_train_iter), "seed": seed}
+    run = make_run(described, cfg, given, envs, data, Times.of(keys, eval_freq, 1), notes)
+    return dataclasses.replace(run, data=_of_evaluations(run.data, path))
 
 
 def _policy_config(keys: Config, given: set[str], notes: Notes) -> Ours:
@@ -112,10 +154,10 @@ def _policy_config(keys: Config, given: set[str], notes: Notes) -> Ours:
         if is_consumed(name):
             continue
         if name in KEYS:
-            ours |= translate_key(name, value, keys, KEYS[name], NAME, name in given, notes)
+            ours |= translate_key(name, value, keys, KEYS[name], TRANSFORMER, name in given, notes)
         elif name in given:
             hint = misspelt(name, [*KEYS, *READ_BY_RUN])
-            notes.warnings.append(f"policy.{name} = {value!r} is not read by {NAME}{hint}")
+            notes.warnings.append(f"policy.{name} = {value!r} is not read by {TRANSFORMER}{hint}")
     return ours
 
 
@@ -128,18 +170,17 @@ def _data_set(section: Mapping[str, Any], keys: Cfg, notes: Notes) -> str:
         found = section.get(name)
         require(found in (None, value), f"main_config.dataset.{name}", f"that of the policy, {value!r}", found)
     unread = [name for name in section if name not in (*pairs, "env_type", "data_dir_prefix")]
-    notes.warnings += [f"dataset.{name} = {section[name]!r} is not read by {NAME}" for name in unread]
+    notes.warnings += [f"dataset.{name} = {section[name]!r} is not read by {TRANSFORMER}" for name in unread]
     path = section.get("data_dir_prefix", keys.get("collect.data_path", ""))
     return check_data_set("main_config.dataset.data_dir_prefix", path, HINT)
 
 
-def _of_evaluations(data: Config) -> Config:
+def _of_evaluations(data: Config, path: str) -> Config:
     """Return the arguments of an ``OfflineDataModule``, whose envs are those of evaluations."""
-    known = ("env_id", "mode", "wrappers", "env_kwargs", "seed", "max_train_iter", "stop_value", "evaluator_env_num")
-    found = {
-        name: data[name] for name in (*known, "n_evaluator_episode", "env_timeout", "import_names") if name in data
-    }
+    own = ("env_id", "mode", "wrappers", "env_kwargs", "seed", "max_train_iter", "stop_value", "evaluator_env_num")
+    further = ("n_evaluator_episode", "norm_obs", "norm_reward", "env_timeout", "import_names")
+    found = {name: data[name] for name in (*own, *further) if name in data}
     for name in ("env_id", "env_kwargs"):
         found |= {name: data[f"eval_{name}"]} if f"eval_{name}" in data else {}
     wrappers = [*data.get("wrappers", ()), *data.get("eval_wrappers", ())]
-    return {**found, "wrappers": wrappers} if wrappers else found
+    return {"dataset": path, **found, **({"wrappers": wrappers} if wrappers else {})}
