@@ -60,7 +60,7 @@ def run(code: str) -> dict[str, Any]:
 
 def test_page_has_as_many_blocks_as_are_run_here() -> None:
     number = {title: len(blocks("python", part)) for title, part in BY_TITLE.items()}
-    run_here = {"Running a config": 2, "A policy": 4, "An env": 2, "A hook": 2, "A config": 1}
+    run_here = {"Running a config": 3, "A policy": 4, "An env": 2, "A hook": 2, "A config": 1}
     assert {title: one for title, one in number.items() if one and title != "Checkpoints"} == run_here
     assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [2, 1]
     assert all("\nassert " in BY_TITLE[title] for title in run_here)
@@ -79,6 +79,11 @@ def test_config_runs_from_python() -> None:
     run(python_of("Running a config")[1])
     for name in ("ckpt/best.ckpt", "log/serial", "config.yaml", "result.json"):
         assert (Path("cartpole_dqn") / name).exists()
+
+
+def test_config_of_a_data_set_is_trained_on_it() -> None:
+    run(python_of("Running a config")[2])
+    assert (Path("cartpole_cql") / "result.json").is_file()
 
 
 def test_commands_run_in_their_order(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
