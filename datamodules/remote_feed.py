@@ -161,6 +161,10 @@ class RemoteFeed:
             episodes, self._episodes = self._episodes, ([], [])
         return episodes
 
+    def pop_successes(self) -> tuple[float, int]:
+        """Return no successes: collectors of distributed runs do not report them."""
+        return 0.0, 0
+
     @property
     def ready(self) -> int:
         """Number of answers that have been fetched and not yet returned."""

@@ -118,10 +118,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"batch_size": 64, "eps": 1e-8, "value_weight": 0.5, "adv_norm": False},
         "collect": {"discount_factor": 0.9},
     },
-    "ppo": {"model": _HEADS, "learn": {"clip_ratio": 0.2}},
+    "ppo": {"model": _HEADS, "learn": {"clip_ratio": 0.2, "value_norm": True}},
     "ppo_offpolicy": {
         "model": _HEADS,
-        "learn": {"clip_ratio": 0.2, "adv_norm": False},
+        "learn": {"clip_ratio": 0.2, "adv_norm": False, "value_norm": True},
         "other": {"replay_buffer": {"replay_buffer_size": 10_000}},
     },
     "impala": {
@@ -154,7 +154,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
     "cql": {"learn.update_per_collect": 1},
-    "discrete_cql": {"learn.update_per_collect": 1},
+    "discrete_cql": {"learn.update_per_collect": 1, "learn.optimizer.eps": 1e-8},
     "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
 }
 """Settings that DI-engine has no key for, in our keys, for each type of policy."""

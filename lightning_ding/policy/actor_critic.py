@@ -303,6 +303,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         self.return_statistics.forget(RETURNS_KEPT)
         update_over_ranks(self.return_statistics, value)
         rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())  # type: ignore[union-attr]
+        torch.clear_autocast_cache()  # it would keep the layer from before
 
     def _returns_of(self, output: Tensor) -> Tensor:
         kind = self.config.learn.value_norm

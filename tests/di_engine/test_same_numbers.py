@@ -44,12 +44,13 @@ PPO = on_policy(
 )
 A2C = on_policy(learning_rate=0.01, value_weight=0.5, entropy_weight=0.01, grad_clip_norm=0.5)
 DDPG = {"discount_factor": GAMMA, "learn": {"target_theta": 0.1}}
+ADAM = {"eps": 1e-8}  # DI-engine's; the default here is that of the papers
 CONFIGS: dict[str, dict[str, Any]] = {
     "dqn": q_learning(loss="mse") | PRIORITIES | {"nstep": 3},  # the default here is Huber's loss
     "dqn_plain": q_learning(loss="mse") | {"nstep": 1, "priority": True},
-    "c51": q_learning() | {"nstep": 2, "priority": True},
-    "qrdqn": q_learning() | {"nstep": 2, "priority": True},
-    "rainbow": q_learning() | PRIORITIES | {"nstep": 3},
+    "c51": q_learning(optimizer=ADAM) | {"nstep": 2, "priority": True},
+    "qrdqn": q_learning(optimizer=ADAM) | {"nstep": 2, "priority": True},
+    "rainbow": q_learning(optimizer=ADAM) | PRIORITIES | {"nstep": 3},
     "ppo": PPO,
     "ppo_continuous": PPO,
     "a2c": A2C,
