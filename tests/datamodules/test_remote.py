@@ -281,7 +281,7 @@ def test_rounds_of_sequences_are_learned_from_and_normalised_without_their_paddi
     policy = IMPALAPolicy({"unroll_len": 3, "learn": {"batch_size": BATCH, "update_per_collect": UPDATES}})
     source = Source(2, in_sequences=3)
     make_trainer().fit(policy, RemoteReplayDataModule(source, "CartPole-v1", norm_obs=True, prefetch=0))
-    assert [asked[3] for asked in source.asked] == [{"sequence": 3, "across_episodes": True}] * 3
+    assert [asked[3] for asked in source.asked] == [{"sequence": 3, "period": 3, "across_episodes": True}] * 3
     assert policy.progress.train_iter == 2 * UPDATES
     real = 2 * UPDATES * BATCH * 2  # of three steps, the last one is padding
     assert policy.normaliser.state_dict()["obs.count"].item() == real
