@@ -113,7 +113,7 @@ def test_every_policy_sends_actions_of_the_action_space(name: str) -> None:
         assert space.contains(policy.actor()(np.ones(3, np.float32))), (name, kind)
 
 
-@pytest.mark.parametrize("kind", BOXES.keys() - {"int64"})
+@pytest.mark.parametrize("kind", [kind for kind in BOXES if kind != "int64"])
 def test_random_actions_are_of_the_action_space_and_stored_in_single_precision(kind: str) -> None:
     env = envs_of(BOXES[kind], 3)
     env.action_space.seed(0)
