@@ -22,7 +22,13 @@ MAX_ENV_STEP = 100_000
 CONFIG = {
     "nstep": 3,
     "model": {"num_quantiles": 8},
-    "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 10},
+    "learn": {
+        "update_per_collect": 16,
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "target_update_freq": 100,
+        "lr_scheduler": {"type": "linear"},
+    },
     "collect": {"n_sample": 64},
     "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},

@@ -21,9 +21,16 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
+    "nstep": 3,
     "random_collect_size": 1000,
     "model": {"num_quantiles": 10, "encoder_hidden_size_list": [256, 256]},
-    "learn": {"update_per_collect": 128, "batch_size": 64, "learning_rate": 2.3e-3, "target_update_freq": 128},
+    "learn": {
+        "update_per_collect": 128,
+        "batch_size": 64,
+        "learning_rate": 1e-3,
+        "target_update_freq": 256,
+        "lr_scheduler": {"type": "linear"},
+    },
     "collect": {"n_sample": 256},
     "other": {"eps": {"end": 0.04, "decay": 5000}},
     "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 20, "stop_value": 500.0}},
