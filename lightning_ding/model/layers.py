@@ -7,8 +7,9 @@ differences of numbers on different scales.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -77,6 +78,44 @@ def depends_on_mode(module: nn.Module) -> bool:
     is_known = kind in NEUTRAL or kind.__module__.startswith(OWN)
     has_dropout = isinstance(module, nn.RNNBase) and module.dropout > 0
     return not is_known or has_dropout or bool(module._forward_pre_hooks or module._forward_hooks)
+
+
+def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Return whether a layer is a linear one with weights and biases that may be changed in place.
+
+    Those of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
+    """
+    if type(layer) is not nn.Linear:
+        return False
+    own = layer.__dict__["_parameters"]
+    return own.get("weight") is not None and own.get("bias") is not None
+
+
+def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | None:
+    """Return the linear layer with one output that a function of a network returns as it is; None if there is none.
+
+    Args:
+        network: The network.
+        run: Calls the network, and returns one number for each row, such as a view of the output of a layer.
+    """
+    called: list[tuple[nn.Linear, Tensor, int]] = []  # holds the outputs, so that their memory is not used again
+
+    def keep(layer: nn.Linear, _: Any, output: Tensor) -> None:
+        called.append((layer, output, output._version))
+
+    candidates = [one for one in network.modules() if has_own_weights(one) and one.out_features == 1]
+    hooks = [one.register_forward_hook(keep) for one in candidates]
+    try:
+        memory = run().untyped_storage().data_ptr()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [
+        layer
+        for layer, output, version in called
+        if output.untyped_storage().data_ptr() == memory and output._version == version  # not changed in place
+    ]
+    return found[0] if found else None
 
 
 class InEvalMode:
