@@ -147,7 +147,8 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         if self._converts:
             return _stacked(space, items, new, _convert)
         if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
-            np.concatenate(items, out=new.reshape(-1, *space.shape[1:]), casting="safe")  # type: ignore[arg-type]
+            parts: Any = items
+            np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
             return new
         return _stacked(space, items, new, _stack)
 

@@ -13,6 +13,7 @@ Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -30,6 +31,7 @@ from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
+from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.rl.value_scales import CriticScale
 
 
@@ -109,6 +111,8 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
         require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
 
 
+logger = logging.getLogger(__name__)
+
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
 RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
@@ -123,8 +127,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
 
     With separate optimizers, a network passed as ``model`` also has ``actor_parameters()`` and ``critic_parameters()``;
     the scale of the critic (``value_norm`` true or "popart") changes ``critic_output``, the last linear layer of its
-    critic, or else the ``nn.Linear`` whose output is the value. Without such a layer, or if its weights are computed
-    from others, as pruned ones are, an affine function after the network changes, see :class:`~lightning_ding.rl.value_scales.CriticScale`.
+    critic, or else the ``nn.Linear`` whose output is the value. If there is none, or its weights are computed from
+    others, as pruned ones are, an affine function after the network changes, a ``rl.value_scales.CriticScale``.
     """
 
     _loaded_kind: Any = None  # learn.value_norm of the checkpoint that was loaded last
@@ -317,6 +321,12 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _keep_values(self, before: tuple[Tensor, Tensor], layer: nn.Linear | None) -> None:
         """Change the output of the critic so that it has the same values as with other moments before."""
         if layer is None or self.return_statistics.corrects:
+            if not self.return_statistics.corrects and rank_and_world_size()[0] == 0:
+                logger.warning(
+                    "the last layer of the critic cannot follow the scale of the returns (learn.value_norm), so an "
+                    "affine function after it does, and large returns are learned more slowly: end the critic with a "
+                    "plain nn.Linear with one output and a bias, or name such a layer critic_output"
+                )
             weight, bias = self.return_statistics.correction()
         else:
             weight, bias = layer.weight, layer.bias

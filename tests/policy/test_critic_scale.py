@@ -95,6 +95,7 @@ def test_values_of_a_constant_reward_stay_within_what_rewards_allow(make_trainer
     assert max(watch.means) < 10
     assert -115 < watch.means[-1] < -90
 
+
 class UserNet(nn.Module):
     """An actor-critic network of a user, without ``critic_output``.
 
@@ -124,7 +125,8 @@ def make_rollout(reward: float) -> dict[str, Tensor]:
     ends = {"terminated": torch.zeros(64, dtype=torch.bool), "truncated": rows >= 60}
     acted = {"action": rows % 2, "log_prob": torch.full((64,), -0.7)}
     ids = {"env_id": rows % 4, "episode_id": rows % 4}
-    return {"obs": obs[:-1], "next_obs": obs[1:], "reward": torch.full((64,), reward) + rows % 3, **ends, **acted, **ids}
+    steps = {"obs": obs[:-1], "next_obs": obs[1:], "reward": torch.full((64,), reward) + rows % 3}
+    return {**steps, **ends, **acted, **ids}
 
 
 NETWORKS: dict[str, Any] = {
@@ -138,7 +140,9 @@ NETWORKS: dict[str, Any] = {
 @pytest.mark.parametrize("value_norm", [True, "popart"])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy])
-def test_a_network_without_a_named_output_layer_keeps_its_values(policy_class: Any, name: str, value_norm: Any) -> None:
+def test_a_network_without_a_named_output_layer_keeps_its_values(
+    policy_class: Any, name: str, value_norm: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     make, is_corrected = NETWORKS[name]
     config = {"model": MODEL, "learn": {"value_norm": value_norm, "learning_rate": 1e-20}}
     policy: Any = policy_class(config, model=make())
@@ -151,6 +155,7 @@ def test_a_network_without_a_named_output_layer_keeps_its_values(policy_class: A
             assert_close(policy._returns_of(policy._values(obs)), before, rtol=1e-3, atol=2e-2)
             assert_close(policy.model.compute_actor(obs)["logit"], actor)
     assert policy.return_statistics.corrects is is_corrected
+    assert caplog.text.count("the last layer of the critic cannot follow the scale") == is_corrected
     other: Any = policy_class(config, model=make())
     other.load_state_dict(policy.state_dict())
     with torch.no_grad():
