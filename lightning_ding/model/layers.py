@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeGuard
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -98,10 +99,10 @@ def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | N
         network: The network.
         run: Calls the network, and returns one number for each row, such as a view of the output of a layer.
     """
-    called: list[tuple[nn.Linear, Tensor, int]] = []  # holds the outputs, so that their memory is not used again
+    called: list[tuple[nn.Linear, Tensor, Tensor]] = []  # holds the outputs, so that their memory is not used again
 
     def keep(layer: nn.Linear, _: Any, output: Tensor) -> None:
-        called.append((layer, output, output._version))
+        called.append((layer, output, output.clone()))
 
     candidates = [one for one in network.modules() if has_own_weights(one) and one.out_features == 1]
     hooks = [one.register_forward_hook(keep) for one in candidates]
@@ -112,8 +113,8 @@ def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | N
             hook.remove()
     found = [
         layer
-        for layer, output, version in called
-        if output.untyped_storage().data_ptr() == memory and output._version == version  # not changed in place
+        for layer, output, copy in called
+        if output.untyped_storage().data_ptr() == memory and torch.equal(output, copy)  # not changed in place
     ]
     return found[0] if found else None
 
