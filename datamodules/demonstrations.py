@@ -62,7 +62,7 @@ class Demonstrations:
         self.share = share
         self._draws = np.random.default_rng(seed)
         self.buffer: IBuffer = create_buffer(dataclasses.replace(config, **limits), seed=self._draws)
-        """The buffer, which holds all of them."""
+        """The buffer, which holds all of them after :meth:`fill`."""
         columns = dict(dataset.columns)
         if not dataset.starts_at_zero:
             columns["action"] = action_start.from_env(columns["action"])
@@ -72,7 +72,12 @@ class Demonstrations:
         self.columns = columns
         """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, ``episode_id`` and ``env_id``:
         nested arrays with leading axis N, as the policy learns from them."""
-        self.buffer.push(columns)
+
+    def fill(self, keeps_double: bool) -> None:
+        """Fill the buffer, once; with ``keeps_double``, observations of double precision stay so."""
+        if not self.buffer.count():
+            self.buffer.keeps_double = keeps_double
+            self.buffer.push(self.columns)
 
     def number(self, batch_size: int) -> int:
         """Return how many demonstrations a minibatch has.
@@ -82,8 +87,8 @@ class Demonstrations:
         """
         require(batch_size >= 2, "learn.batch_size", ">= 2 with demonstrations", batch_size)
         number = min(max(1, round(self.share * batch_size)), batch_size - 1)
-        enough = f"one with at least {number} transitions, the share of a minibatch"
-        require(number <= self.buffer.count(), "demonstrations", enough, self.buffer.count())
+        enough, size = f"one with at least {number} transitions, the share of a minibatch", len(self.columns["reward"])
+        require(number <= size, "demonstrations", enough, size)
         return number
 
     def mixed_with(self, buffer: IBuffer) -> MixedBuffer:
@@ -99,10 +104,10 @@ class Demonstrations:
         return MixedBuffer(None, self)
 
     def of_rank(self, rank: int, world_size: int) -> Any:
-        """Return an equal share of the episodes for each rank, as tensors, for the statistics of a normaliser."""
+        """Return an equal share of the episodes for each rank, for the statistics of a normaliser."""
         mine = self.columns["episode_id"] % world_size == rank
         own = {name: nested.index(self.columns[name], mine) for name in ("obs", "reward", "episode_id")}
-        return nested.to_tensor({**own, "env_id": own["episode_id"]})
+        return {**own, "env_id": own["episode_id"]}
 
     def save(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the state of the draws, and the priorities if there are any and ``with_buffer`` is true."""

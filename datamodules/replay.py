@@ -19,6 +19,7 @@ from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.checkpoints.folder import BUFFER_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
 from lightning_ding.datamodules.demonstrations import Demonstrations
 from lightning_ding.datamodules.replay_round import ReplayRound
@@ -249,7 +250,8 @@ class ReplayDataModule(CollectingDataModule):
         """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""
         normaliser, trainer = self._policy.normaliser, cast(Trainer, self.trainer)
         if self._demonstrations is not None and normaliser.is_on and not normaliser.has_statistics:
-            normaliser.update(self._demonstrations.of_rank(trainer.global_rank, trainer.world_size))
+            own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
+            normaliser.update(normaliser.tensors(own))
             normaliser.forget_episodes()  # the envs begin episodes of the same ids
         warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
@@ -341,6 +343,9 @@ class ReplayDataModule(CollectingDataModule):
         super()._setup_collector(trainer)
         buffer = cast(IBuffer, self.buffer)
         buffer.keeps_double = self._policy.normaliser.keeps_double
+        if self._demonstrations is not None:
+            self._demonstrations.fill(buffer.keeps_double)
+            cast(Dataset, self.dataset).warn_of_lost_variation(buffer.keeps_double)
         if buffer.needs_env:
             kind = self._policy.config.other.replay_buffer.type
             allowed = f"one of {SEPARATE_MODES} with other.replay_buffer.type {kind!r}"

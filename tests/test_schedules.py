@@ -320,7 +320,8 @@ def test_every_algorithm_has_the_optimizer_of_its_config(name: str, kind: str) -
     assert {type(one).__name__.lower() for one in policy.updater.optimizers} == {kind}
     last = 0.0 if isinstance(policy, SACPolicy) else 0.25  # a temperature does not decay
     assert decays == [0.25, 0.25, last][: len(decays)]
-    eps = 1e-5 if isinstance(policy, OnPolicyPolicy) else 1e-8
+    eps = policy.config_class().learn.optimizer.eps
+    assert eps == 1e-5 or not isinstance(policy, OnPolicyPolicy)
     assert all(one.defaults.get("eps", eps) == eps for one in policy.updater.optimizers)
 
 

@@ -105,8 +105,8 @@ def check_not_shared(envs: Sequence[Any], vector: VectorEnv) -> None:
     Raises:
         ValueError: Naming the env.
     """
-    for place in [place for place, (known, _) in _stepped_by.items() if known() is None]:
-        del _stepped_by[place]
+    for place in [place for place, (known, _) in list(_stepped_by.items()) if known() is None]:
+        _stepped_by.pop(place, None)  # another thread may do the same
     for number, env in enumerate(envs):
         core = env.unwrapped
         known, owner = _stepped_by.get(id(core), (None, None))

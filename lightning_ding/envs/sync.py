@@ -11,11 +11,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding.envs.answers import (
     InvalidAnswerError,
     add_note,
+    does_not_fit,
     has_indices,
     name_of,
     named_error,
@@ -29,6 +31,7 @@ from lightning_ding.envs.process.vector_env import seeds_of, without_mask
 
 JOINED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are joined in one array."""
+Stack = Callable[[Sequence[Any], NDArray[Any]], NDArray[Any]]
 
 
 class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
@@ -139,13 +142,15 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         """Return the observations in new arrays; those of another type are only converted once ``_converts`` is set."""
         space, items = self.single_observation_space, self._env_obs
         new: Any = create_empty_array(space, self.num_envs, fn=np.empty)
-        if self._converts or self._has_indices:
+        if self._has_indices:
             self._check_all()
-        casting: Any = "same_kind" if self._converts else "safe"
+        if self._converts:
+            return _stacked(space, items, new, _convert)
         if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
-            np.concatenate(items, out=new.reshape(-1, *space.shape[1:]), casting=casting)  # type: ignore[arg-type]
+            parts: Any = items
+            np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
             return new
-        return _stacked(space, items, new, casting)
+        return _stacked(space, items, new, _stack)
 
     def _check_all(self) -> None:
         for number, obs in enumerate(self._env_obs):
@@ -174,15 +179,29 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         return place_of(self._count - self._begun[self._current], self._resets)
 
 
-def _stacked(space: spaces.Space[Any], items: Sequence[Any], out: Any, casting: Any) -> Any:
-    """Return ``out`` with elements of a space as its rows, as gymnasium's ``concatenate`` does with any casting."""
+def _stacked(space: spaces.Space[Any], items: Sequence[Any], out: Any, stack: Stack) -> Any:
+    """Return ``out`` with elements of a space as its rows, as gymnasium's ``concatenate``; ``stack`` fills a leaf."""
     if isinstance(space, spaces.Dict):
         parts = space.spaces.items()
-        return {key: _stacked(below, [item[key] for item in items], out[key], casting) for key, below in parts}
+        return {key: _stacked(below, [item[key] for item in items], out[key], stack) for key, below in parts}
     if isinstance(space, spaces.Tuple):
         places = enumerate(space.spaces)
-        return tuple(_stacked(below, [item[i] for item in items], out[i], casting) for i, below in places)
-    return np.stack(items, out=out, casting=casting)
+        return tuple(_stacked(below, [item[i] for item in items], out[i], stack) for i, below in places)
+    return stack(items, out)
+
+
+def _stack(items: Sequence[Any], out: NDArray[Any]) -> NDArray[Any]:
+    """Stack arrays whose types the one of ``out`` includes; ``TypeError`` for others."""
+    return np.stack(items, out=out, casting="safe")
+
+
+def _convert(items: Sequence[Any], out: NDArray[Any]) -> NDArray[Any]:
+    """Stack arrays of any type of the same kind; ``ValueError`` if the type of ``out`` cannot hold a number."""
+    given = np.stack(items)
+    if given.shape != out.shape or does_not_fit(given, out.dtype).any():
+        raise ValueError(f"observations must fit into {out.dtype} and have the shape {out.shape}, got {given}")
+    np.copyto(out, given, casting="same_kind")
+    return out
 
 
 def _is_joined(space: spaces.Space[Any]) -> bool:

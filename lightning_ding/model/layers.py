@@ -7,9 +7,12 @@ differences of numbers on different scales.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -79,6 +82,44 @@ def depends_on_mode(module: nn.Module) -> bool:
     return not is_known or has_dropout or bool(module._forward_pre_hooks or module._forward_hooks)
 
 
+def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Return whether a layer is a linear one with weights and biases that may be changed in place.
+
+    Those of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
+    """
+    if type(layer) is not nn.Linear:
+        return False
+    own = layer.__dict__["_parameters"]
+    return own.get("weight") is not None and own.get("bias") is not None
+
+
+def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | None:
+    """Return the linear layer with one output that a function of a network returns as it is; None if there is none.
+
+    Args:
+        network: The network.
+        run: Calls the network, and returns one number for each row, such as a view of the output of a layer.
+    """
+    called: list[tuple[nn.Linear, Tensor, Tensor]] = []  # holds the outputs, so that their memory is not used again
+
+    def keep(layer: nn.Linear, _: Any, output: Tensor) -> None:
+        called.append((layer, output, output.clone()))
+
+    candidates = [one for one in network.modules() if has_own_weights(one) and one.out_features == 1]
+    hooks = [one.register_forward_hook(keep) for one in candidates]
+    try:
+        memory = run().untyped_storage().data_ptr()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [
+        layer
+        for layer, output, copy in called
+        if output.untyped_storage().data_ptr() == memory and torch.equal(output, copy)  # not changed in place
+    ]
+    return found[0] if found else None
+
+
 class InEvalMode:
     """A reusable context manager that switches a network to evaluation and back; it may be entered again inside.
 
@@ -108,6 +149,11 @@ class InEvalMode:
         self._plain = [module for module in modules if type(module).train is nn.Module.train]
         self._others = [module for module in modules if type(module).train is not nn.Module.train]
         self._before: list[tuple[list[nn.Module], list[bool]]] = []  # of each entry: switched, and modes of the others
+
+    @property
+    def context(self) -> AbstractContextManager[None]:
+        """This object, or nothing to enter if there is no module to switch: compilers do not enter this class."""
+        return self if self.matters else nullcontext()
 
     def __enter__(self) -> None:
         switched = [module for module in self._plain if module.training]

@@ -13,6 +13,7 @@ Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
+from lightning_ding.model.layers import has_own_weights, output_layer
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.actor_policy import ActorModelConfig
 from lightning_ding.policy.base.policy import ConfigT
@@ -29,6 +31,8 @@ from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
+from lightning_ding.ranks import rank_and_world_size
+from lightning_ding.rl.value_scales import CriticScale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,8 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
         require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
 
 
+logger = logging.getLogger(__name__)
+
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
 RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
@@ -120,8 +126,12 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     its first pass. A subclass implements ``_policy_loss`` and ``_value_loss``.
 
     With separate optimizers, a network passed as ``model`` also has ``actor_parameters()`` and ``critic_parameters()``;
-    with ``value_norm`` true or "popart" it has ``critic_output``, the last linear layer of its critic.
+    the scale of the critic (``value_norm`` true or "popart") changes ``critic_output``, the last linear layer of its
+    critic, or else the ``nn.Linear`` whose output is the value. If there is none, or its weights are computed from
+    others, as pruned ones are, an affine function after the network changes, a ``rl.value_scales.CriticScale``.
     """
+
+    _loaded_kind: Any = None  # learn.value_norm of the checkpoint that was loaded last
 
     # ------------------------------------------------------------------ to implement
 
@@ -159,7 +169,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         learn = self.config.learn
         is_used = learn.value_norm or type(learn).value_norm  # a checkpoint of PPO has them with value_norm false too
         if is_used and not hasattr(self, "return_statistics"):
-            self.return_statistics = rl.RunningMeanStd()
+            self.return_statistics = CriticScale()
 
     def _logit(self, obs: Any) -> Any:
         model: Any = self.model
@@ -208,7 +218,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _values(self, obs: Any) -> Tensor:
         parts = nested.split(obs, LARGEST_FORWARD)
         with self._in_eval_mode:
-            return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
+            outputs = [self.model.compute_critic(part)["value"] for part in parts]  # type: ignore[operator]
+        return self._corrected(torch.cat(outputs))
 
     def _standardised(self) -> str | None:
         return "advantage" if self.config.learn.adv_norm else None
@@ -246,7 +257,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         """
         output = self._network_output(batch)
         policy_loss, entropy, report = self._actor_terms(output["logit"], batch)
-        value_loss = self._value_loss(output["value"], batch)
+        value_loss = self._value_loss(self._corrected(output["value"]), batch)
         learn = self.config.learn
         loss = (
             policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
@@ -263,7 +274,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
 
     def loss_of_critic(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the part of :meth:`loss` that trains the critic, and its metrics."""
-        value_loss = self._value_loss(self.model.compute_critic(batch["obs"])["value"], batch)  # type: ignore[operator]
+        output = self.model.compute_critic(batch["obs"])["value"]  # type: ignore[operator]
+        value_loss = self._value_loss(self._corrected(output), batch)
         loss = self.config.learn.value_weight * value_loss
         return loss, {"total_loss": loss.detach(), "value_loss": value_loss.detach()}
 
@@ -284,26 +296,58 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _renew_scale(self, data: Batch) -> Batch:
         """Let the scale of the critic follow the returns of learning data, and return the data in the new units.
 
-        The output layer changes with the scale, so all values stay as they are.
+        The output of the critic changes with the scale, so all values stay as they are.
         """
         if self.config.learn.value_norm in (False, "symlog"):
             return data
         known = {name: self._returns_of(data[name]) for name in ("value", "return")}
-        self._take_in_returns(known["return"])
+        self._take_in_returns(known["return"], data["obs"])
         return {**data, **{name: self._outputs_for(column) for name, column in known.items()}}
 
-    def _take_in_returns(self, value: Tensor) -> None:
-        """Add returns, in units of the reward, to the statistics of the critic's scale; no value changes."""
-        kind = self.config.learn.value_norm
-        if kind in (False, "symlog"):
+    def _take_in_returns(self, value: Tensor, obs: Any = None) -> None:
+        """Add returns, in units of the reward, to the statistics of the critic's scale; no value changes.
+
+        Args:
+            value: Returns, shape (S,).
+            obs: Some observations, leading axis B, which tell the output layer of a network without ``critic_output``.
+        """
+        if self.config.learn.value_norm in (False, "symlog"):
             return
-        layer, before = getattr(self.model, "critic_output", None), self._moments()
-        needs = "False or 'symlog' for a network without critic_output, the last linear layer of its critic"
-        require(layer is not None, "learn.value_norm", needs, kind)
+        before = self._moments()
         self.return_statistics.forget(RETURNS_KEPT)
         update_over_ranks(self.return_statistics, value)
-        rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())  # type: ignore[union-attr]
+        self._keep_values(before, self._output_layer(obs))
+
+    def _keep_values(self, before: tuple[Tensor, Tensor], layer: nn.Linear | None) -> None:
+        """Change the output of the critic so that it has the same values as with other moments before."""
+        if layer is None or self.return_statistics.corrects:
+            if not self.return_statistics.corrects and rank_and_world_size()[0] == 0:
+                logger.warning(
+                    "the last layer of the critic cannot follow the scale of the returns (learn.value_norm), so an "
+                    "affine function after it does, and large returns are learned more slowly: end the critic with a "
+                    "plain nn.Linear with one output and a bias, or name such a layer critic_output"
+                )
+            weight, bias = self.return_statistics.correction()
+        else:
+            weight, bias = layer.weight, layer.bias
+        rl.rescale_output(weight, bias, *before, *self._moments())
         torch.clear_autocast_cache()  # it would keep the layer from before
+
+    def _output_layer(self, obs: Any) -> nn.Linear | None:
+        """Return the layer whose output is the value; None if it is not known or cannot be changed in place."""
+        layer, model = getattr(self.model, "critic_output", None), cast(Any, self.model)
+        if layer is None and obs is not None and hasattr(model, "compute_critic"):
+            few = nested.index(obs, slice(0, 2))
+            with torch.no_grad(), self._in_eval_mode:
+                layer = output_layer(self.model, lambda: model.compute_critic(few)["value"])
+        return layer if has_own_weights(layer) else None
+
+    def _corrected(self, output: Tensor) -> Tensor:
+        """Return the critic's output in its present scale, for the output of the network."""
+        if self.config.learn.value_norm in (False, "symlog") or not self.return_statistics.corrects:
+            return output
+        gain, offset = self.return_statistics.correction()
+        return output * gain.to(output) + offset.to(output)
 
     def _returns_of(self, output: Tensor) -> Tensor:
         kind = self.config.learn.value_norm
@@ -323,10 +367,10 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         mean, scale = self._moments()
         return (value - mean) / scale
 
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """Return the shift and the scale of the critic's output."""
+    def _moments(self, kind: Any = None) -> tuple[Tensor, Tensor]:
+        """Return the shift and the scale of the critic's output, with the config's ``value_norm`` or another one."""
         statistics = self.return_statistics
-        if self.config.learn.value_norm == "popart":
+        if (kind or self.config.learn.value_norm) == "popart":
             return statistics.mean.float(), statistics.std.clamp(min=SMALLEST_STD).float()
         return torch.zeros_like(statistics.mean, dtype=torch.float), statistics.root_mean_square.float()
 
@@ -340,6 +384,20 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         super()._load_state_dict_learn(state)
         if "return_statistics" in state:
             self.return_statistics.load_state_dict(state["return_statistics"])
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note the scale of the critic in a checkpoint (Lightning hook)."""
+        super().on_load_checkpoint(checkpoint)
+        cfg = checkpoint.get("hyper_parameters", {}).get("cfg", {})
+        self._loaded_kind = cfg.get("learn", {}).get("value_norm")
+
+    def on_train_start(self) -> None:
+        """Keep the values of a checkpoint whose ``value_norm`` was true and is "popart" now, or the other way round."""
+        super().on_train_start()
+        kinds = (self._loaded_kind, self.config.learn.value_norm)
+        if kinds in ((True, "popart"), ("popart", True)):
+            self._keep_values(self._moments(kinds[0]), self._output_layer(None))
+        self._loaded_kind = None
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]

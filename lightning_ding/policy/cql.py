@@ -108,7 +108,7 @@ class CQLPolicy(SACPolicy):
 
         It also reports ``conservative_gap``, shape (E,): log sum exp of Q minus Q of the data, weighted.
         """
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode.context:
             target = self._targets(batch)
             drawn, log_density = self._sampled_actions(batch)
         actions = torch.cat([batch["action"].unsqueeze(1), drawn], 1)  # (B, 1 + 3 N, A)

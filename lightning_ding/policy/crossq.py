@@ -134,7 +134,7 @@ class CrossQPolicy(SACPolicy):
 
         The report also has ``statistics`` of the critics' layers, which are no metric.
         """
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode.context:
             next_action, log_prob = self._sample(batch["next_obs"], batch["next_noise"])
         obs = nested.concatenate([batch["obs"], batch["next_obs"]])
         output = self.model.compute_critic(obs, torch.cat([batch["action"], next_action]), by_batch=True)

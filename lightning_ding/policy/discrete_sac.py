@@ -112,7 +112,7 @@ class DiscreteSACPolicy(SACPolicy):
         also ``max_entropy`` (B,), the logarithm of the number of legal actions.
         """
         log_p, alpha = self._log_p(batch["obs"]), self.alpha
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode.context:
             q = self.model.compute_critic(batch["obs"])["q_value"]
         loss = -rl.expected_soft_value(log_p, q, alpha).mean()
         report = {"actor_loss": loss.detach(), "log_prob": rl.expectation(log_p, log_p).detach(), "alpha": alpha}

@@ -146,7 +146,8 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
         """
         if "is_prepared" in data:
             return data
-        self._take_in_returns(data["return"].flatten())
+        some = data["obs"] if data["return"].ndim == 1 else nested.index(data["obs"], 0)
+        self._take_in_returns(data["return"].flatten(), some)
         scaled = {name: self._outputs_for(data[name]) for name in ("value", "return")}
         advantage = data["advantage"]
         if self.config.learn.adv_norm:

@@ -196,7 +196,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
             The loss, summed over the critics, and the metrics to report, detached: ``critic_loss``, a scalar,
             ``q_value`` (E, B), ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
         """
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode.context:
             target = self._targets(batch)
         return self._td_loss(batch, self._values_of_taken(batch), target)
 

@@ -134,13 +134,13 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
             value = self.model(obs, rollout[STATE][index[0]], starts)["value"]
         real = valid.flatten()
         values: Tensor = value.new_empty(len(rollout[IS_FIRST]))
-        return values.index_put((index.flatten()[real],), value[real])
+        return values.index_put((index.flatten()[real],), self._corrected(value)[real])
 
     def _values(self, obs: Any) -> Tensor:
         """Return the values of ``next_obs``, from the ``obs`` before it and the state before that."""
         with self._in_eval_mode:
             value: Tensor = self.model(nested.stack([obs["obs"], obs["next_obs"]]), obs[STATE])["value"]
-        return value[len(obs[STATE]) :]
+        return self._corrected(value)[len(obs[STATE]) :]
 
     def _minibatches(self, data: Batch) -> Iterator[Batch]:
         """Yield minibatches of shuffled whole sequences, whose numbers differ by one at most, as many on every rank."""

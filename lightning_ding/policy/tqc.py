@@ -91,7 +91,7 @@ class TQCPolicy(SACPolicy):
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`QACPolicy.critic_loss`."""
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode.context:
             target = self._targets(batch)
         output = self.model.compute_critic(batch["obs"], batch["action"])
         losses = rl.ensemble_quantile_huber(output["quantile"], target, output["tau"], self.config.learn.kappa)

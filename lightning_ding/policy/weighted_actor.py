@@ -73,7 +73,7 @@ class WeightedActorPolicy(QACPolicy[ConfigT]):
 
         It reports ``actor_loss``, a scalar, and ``weight`` and ``log_prob``, shape (B,).
         """
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode.context:
             weight = self._weight(batch)
         log_prob = rl.gaussian_log_prob(*self._distribution(batch["obs"]), batch["action"])
         loss = -(weight * log_prob).mean()

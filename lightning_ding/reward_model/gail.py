@@ -74,8 +74,8 @@ class GAILRewardModel(RewardModel[GAILConfig]):
         require(bool(config.data_path), "reward_model.data_path", "the expert's data set with gail", config.data_path)
         columns = load_dataset(config.data_path)
         kept = slice(0, config.collect_count)
-        rows = nested.to_tensor(nested.index({name: columns.columns[name] for name in ("obs", "action")}, kept))
-        expert: Any = rows
+        rows: Any = nested.index({name: columns.columns[name] for name in ("obs", "action")}, kept)
+        expert = policy.normaliser.tensors(rows)
         if not columns.starts_at_zero:
             expert["action"] = policy.action_start.from_env(expert["action"])
         expert["action"] = policy.learner.rewards.in_network_units(expert["action"], is_rollout=False)

@@ -5,8 +5,12 @@ Shapes: any.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
+
+from lightning_ding.rl.running import RunningMeanStd
 
 
 def symlog(x: Tensor) -> Tensor:
@@ -52,3 +56,36 @@ def rescale_output(weight: Tensor, bias: Tensor, mean: Tensor, std: Tensor, new_
     """
     weight.mul_(std / new_std)
     bias.mul_(std).add_(mean - new_mean).div_(new_std)
+
+
+class CriticScale(RunningMeanStd):
+    """Moments of returns, and an affine function after a critic whose output layer cannot be changed in place.
+
+    The affine function is made when it is first needed. With it the network keeps its units, so the network learns
+    larger returns more slowly than one whose output layer changes.
+
+    Example:
+        >>> scale = CriticScale()
+        >>> rescale_output(*scale.correction(), *torch.tensor([0.0, 1.0, 4.0, 2.0]))  # (x - 4) / 2
+        >>> scale.corrects, scale.gain.item(), scale.offset.item()
+        (True, 0.5, -2.0)
+    """
+
+    @property
+    def corrects(self) -> bool:
+        """Whether there is an affine function after the critic."""
+        return "gain" in self._buffers
+
+    def correction(self) -> tuple[Tensor, Tensor]:
+        """Return the factor and the summand of the affine function, scalars; it is the identity at first."""
+        if not self.corrects:
+            self.register_buffer("gain", torch.ones_like(self.mean))
+            self.register_buffer("offset", torch.zeros_like(self.mean))
+        return cast(Tensor, self.gain), cast(Tensor, self.offset)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}gain" in state_dict:
+            self.correction()
+        elif self.corrects:
+            del self.gain, self.offset
+        super()._load_from_state_dict(state_dict, prefix, *args)

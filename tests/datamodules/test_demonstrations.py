@@ -48,9 +48,11 @@ def demonstrations(
     config: Any = None, share: float = 0.5, imitation_reward: bool = False, size: int = 40
 ) -> Demonstrations:
     seed = np.random.SeedSequence(0)
-    return Demonstrations(
+    found = Demonstrations(
         Dataset(demos(size)), share, config or ReplayBufferConfig(), seed, ActionStart(), imitation_reward
     )
+    found.fill(keeps_double=False)
+    return found
 
 
 def own_buffer(kind: str = "naive") -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -140,6 +141,34 @@ def test_data_set_of_time_stamps_is_normalised_or_reported(
     if norm_obs:
         assert float(policy.normaliser.get_submodule("obs").std[0]) == pytest.approx(np.std(np.arange(40)))
         assert len(np.unique(datamodule.buffer.sample(40, 0)["obs"][:, 0])) == 40
+
+
+@pytest.mark.parametrize("norm_obs", [False, True])
+def test_demonstrations_of_time_stamps_are_normalised_or_reported(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture, norm_obs: bool
+) -> None:
+    datamodule = ReplayDataModule(**arguments(norm_obs=norm_obs, demonstrations=Dataset(steps())))
+    policy = policy_of("dqn")
+    with caplog.at_level(logging.WARNING):
+        make_trainer().fit(policy, datamodule)
+    lost = [record for record in caplog.records if record.getMessage().startswith("observations of the data set")]
+    assert bool(lost) is not norm_obs
+    if norm_obs:
+        assert datamodule._demonstrations is not None
+        assert len(np.unique(datamodule._demonstrations.buffer.sample(40, 0)["obs"][:, 0])) == 40
+        # the times of 40 demonstrations have a mean of 19.5 seconds, those of the env 0.5
+        part = policy.normaliser.get_submodule("obs")
+        own = part.count - 40
+        assert float(part.mean[0] - BEGIN) == pytest.approx(float((40 * 19.5 + own * 0.5) / part.count), abs=0.2)
+
+
+def test_expert_of_time_stamps_is_normalised(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    np.savez(tmp_path / "expert.npz", **steps())
+    policy = policy_of("ppo", reward_model={"type": "gail", "data_path": str(tmp_path / "expert.npz")})
+    make_trainer().fit(policy, RolloutDataModule(**arguments(norm_obs=True)))
+    seen = policy.normaliser.normalise_obs(policy.reward_model._expert["obs"])
+    assert seen.dtype == torch.float32
+    assert float(seen[1, 0] - seen[0, 0]) == pytest.approx(2, abs=0.3)  # standard deviations, for one second
 
 
 def test_data_set_in_which_nothing_is_lost_is_kept_in_single_precision() -> None:

@@ -163,6 +163,16 @@ def test_numbers_of_a_wider_type_that_fit_are_converted(case: str) -> None:
     assert found[0].dtype == space.dtype
 
 
+def test_observations_of_a_wider_type_are_checked_together() -> None:
+    env = _SyncVectorEnv([lambda: WideEnv(spaces.Box(-1, 1, (3,), np.float32), "float64", 5)] * 2, SAME)
+    env.reset()
+    seen: list[Any] = []
+    env._check = lambda obs, method: seen.append(obs)
+    env.step(zeros(env))
+
+    assert not seen  # a check of each observation takes as long as a step of a small env
+
+
 def test_entries_of_a_dict_are_held_against_their_types() -> None:
     space = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Box(0, 255, (1,), np.uint8)})
 

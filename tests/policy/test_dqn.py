@@ -479,6 +479,7 @@ POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "model.action_start": ({}, {"model.action_start": 4}),
     "model.encoder": ({}, {"model.encoder": "test_policy_dqn_doubled"}),
     "model.encoder_hidden_size_list": ({}, {"model.encoder_hidden_size_list": [8, 16]}),
+    "model.dict_encoder": ({}, {"model.dict_encoder": "separate"}),  # refused for vectors; see test_network_options.py
     "model.dueling": ({}, {"model.dueling": False}),
     "model.head_hidden_size": ({}, {"model.head_hidden_size": 7}),
     "model.head_layer_num": ({}, {"model.head_layer_num": 2}),

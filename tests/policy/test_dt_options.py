@@ -72,6 +72,7 @@ IN_UPDATES_OR_ACTIONS = {
 }
 IN_A_RUN = {"learn.update_per_collect": 3, "learn.batch_size": 9}
 REFUSED = {"model.obs_shape": 7, "model.action_shape": 7, "model.action_space": "continuous"}  # by the env below
+REFUSED["model.dict_encoder"] = "separate"
 
 
 def config_of(flat: Flat) -> Flat:

@@ -118,6 +118,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.action_high": ({"model": CONTINUOUS | {"action_low": [-3.0, -3.0]}}, [3.0, 2.0]),
     "model.action_integer": ({"model": CONTINUOUS}, True),
     "model.action_start": ({}, 1),
+    "model.dict_encoder": ({}, "separate"),  # refused for vectors; see test_network_options.py
     "model.encoder": ({}, "none of these"),
     "model.encoder_hidden_size_list": ({}, [8, 8]),
     "model.actor_head_layer_num": ({}, 1),

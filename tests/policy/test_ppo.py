@@ -299,14 +299,6 @@ def test_scale_of_the_critic_forgets_returns() -> None:
     assert policy.return_statistics.root_mean_square.item() == pytest.approx(2.0, rel=1e-3)
 
 
-def test_a_network_without_an_output_layer_is_refused_when_it_learns() -> None:
-    config: Config = {"model": {"action_space": "discrete"}, "learn": {"value_norm": True}}
-    policy = PPOPolicy(config, model=TableNet(torch.tensor(PROBABILITY).log(), VALUE))
-    match = "value_norm must be False or 'symlog' for a network without critic_output, .* got True"
-    with pytest.raises(ValueError, match=match):
-        policy.learner.update(make_rollout([4.0, 0.0]))
-
-
 def test_targets_of_returns_that_hardly_vary_stay_small() -> None:
     policy = make_policy(batch_size=None, epoch_per_collect=1, learning_rate=1e-12, value_norm=True)
     seen = watch(policy)

@@ -353,16 +353,6 @@ def test_seeds_make_exploration_and_updates_repeatable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_target_network_acts_as_in_evaluation_while_learning(name: str) -> None:
-    policy, seen = make_small(name), []
-    policy.target_model.critic.encoder.register_forward_hook(lambda module, *_: seen.append(module.training))
-    policy.train()
-    policy.learn_mode.forward(random_batch())
-    assert seen == [False]
-    assert policy.target_model.critic.encoder.training
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_the_losses_are_one_graph_to_a_compiler(name: str) -> None:
     policy = make_small(name)
     batch = policy.prepare(random_batch())

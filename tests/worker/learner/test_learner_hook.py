@@ -386,7 +386,15 @@ def test_callbacks_of_a_run_without_priorities_stay_as_lightning_orders_them(
     trainer = fit(make_trainer, small, *given, enable_checkpointing=True, logger=False)
 
     kinds = [type(callback).__name__ for callback in trainer.callbacks]  # type: ignore[attr-defined]
-    own = ["MetricsLogger", "LastLine", "StopAtTrainIter", "Watchdog", "FinalEvaluation", "StopOnSignal"]
+    own = [
+        "TorchThreads",
+        "MetricsLogger",
+        "LastLine",
+        "StopAtTrainIter",
+        "Watchdog",
+        "FinalEvaluation",
+        "StopOnSignal",
+    ]
     assert kinds == ["CountEvaluations", "StopLate", *own, "BestCheckpoint", "RunCheckpoint"]
 
 
