@@ -224,19 +224,20 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
 }
 """The discount factor is each algorithm's, 0.99 or more, so values are on their way to -100 when the budget ends."""
 COPIED: Config = {"learn": {"target_update_freq": 10}}
+OF_STEPS: Config = {"learn": {"target_update_freq": 25}}  # returns of several steps
 FOLLOWED: Config = {"learn": {"target_theta": 0.05}}
 NO_ENTROPY = deep_merge(FOLLOWED, {"learn": {"auto_alpha": False, "alpha": 0.0}})
 OF_TARGETS = "with its target network's rate, values would need ten times as many updates"
 OF_ENTROPY = f"{OF_TARGETS}, and have no closed form with a temperature"
 EXACT: dict[str, Run | str] = NO_VALUES | {
-    "dqn": Run(4000, COPIED, OF_TARGETS),
+    "dqn": Run(4000, OF_STEPS, OF_TARGETS),
     "c51": Run(2000, COPIED, OF_TARGETS),
     "qrdqn": Run(2000, COPIED, OF_TARGETS),
     "rainbow": Run(2000, COPIED, OF_TARGETS),
     "mdqn": Run(4000, COPIED, OF_TARGETS),
     "sql": Run(4000, COPIED, OF_TARGETS),
     "sqil": Run(4000, COPIED, OF_TARGETS),
-    "dqfd": Run(4000, COPIED, OF_TARGETS),
+    "dqfd": Run(4000, OF_STEPS, OF_TARGETS),
     "iqn": Run(2000, COPIED, OF_TARGETS),
     "fqf": Run(2000, deep_merge(FASTER_FQF, COPIED), f"{OF_ATARI}; {OF_TARGETS}"),
     "r2d2": Run(
@@ -266,7 +267,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_ENTROPY}; it is pessimistic",
     ),
     "ppo": Run(8192, OWN_UNITS, OF_UNITS),
-    "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
+    "recurrent_ppo": Run(16_384, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800, OWN_UNITS, OF_UNITS),
     "impala": Run(61_440),
     "a2c": Run(51_200),
