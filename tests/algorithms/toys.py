@@ -267,7 +267,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_ENTROPY}; it is pessimistic",
     ),
     "ppo": Run(8192, OWN_UNITS, OF_UNITS),
-    "recurrent_ppo": Run(16_384, OWN_UNITS, OF_UNITS),
+    "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800, OWN_UNITS, OF_UNITS),
     "impala": Run(61_440),
     "a2c": Run(51_200),

@@ -16,15 +16,19 @@ ACTIONS = (-1.0, 0.0, 1.0)
 
 
 @torch.no_grad()
-def values_of(policy: Any, obs: Tensor) -> Tensor:
+def values_of(policy: Any, obs: Tensor, step: int = 1) -> Tensor:
     """Return all values of observations, shape (K, B): of all discrete actions, and as each critic sees them.
 
-    The value of an action is the mean of its distribution, where an algorithm learns one. A network with memory sees
-    the observations as the first ones of their episodes. The last row is that of the policy's own action.
+    The value of an action is the mean of its distribution, where an algorithm learns one. A network with memory has
+    seen each observation in all steps of its episode up to ``step``, from 1. The last row is that of the policy's own
+    action.
     """
     with policy._in_eval_mode:
         if hasattr(policy.model, "first_state"):
-            return _first_values(policy, policy.model.act(obs, policy.model.first_state(len(obs))))
+            state = policy.model.first_state(len(obs))
+            for _ in range(step - 1):
+                state = policy.model.act(obs, state)["state"]
+            return _of_memory(policy, policy.model.act(obs, state))
         if hasattr(policy, "critic_loss"):
             return torch.cat([policy.model.compute_critic(obs, a)["q_value"] for a in _actions(policy, obs)])
         if hasattr(policy, "_returns_of"):
@@ -34,15 +38,15 @@ def values_of(policy: Any, obs: Tensor) -> Tensor:
         return _of_actions(policy.model(obs)["logit"])
 
 
-def value_of(policy: Any, obs: Tensor) -> Tensor:
+def value_of(policy: Any, obs: Tensor, step: int = 1) -> Tensor:
     """Return the value of each observation if the policy acts in it, shape (B,): of two critics the smaller one."""
     if not hasattr(policy, "critic_loss"):
-        return values_of(policy, obs)[-1]
+        return values_of(policy, obs, step)[-1]
     with torch.no_grad(), policy._in_eval_mode:
         return policy.model.compute_critic(obs, _own_action(policy, obs))["q_value"].amin(0)  # type: ignore[no-any-return]
 
 
-def _first_values(policy: Any, output: dict[str, Tensor]) -> Tensor:
+def _of_memory(policy: Any, output: dict[str, Tensor]) -> Tensor:
     if "value" in output:
         return policy._returns_of(output["value"]).unsqueeze(0)  # type: ignore[no-any-return]
     q = output["logit"]
