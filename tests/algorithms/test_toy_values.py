@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.algorithms.table import CONTINUOUS_ONLY, needs_demonstrations
 from tests.algorithms.test_learns import chain_with_torque
 from tests.algorithms.toys import BY_DEFAULT, EXACT, NAMES, OFFLINE, VALUES, Run, runs_of, train
-from tests.algorithms.values import WITHOUT_VALUES, value_of, values_of
+from tests.algorithms.values import WITHOUT_VALUES, value_of, values_along, values_of
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.datasets import steps_in
 from tests.toys.envs import ChainEnv, ConstantRewardEnv
@@ -155,5 +155,5 @@ def test_values_of_a_chain_end_with_it_and_continue_after_a_time_limit(
     run, seed, data = run.with_discount(0.5), learning_seed(), data_for(name, env(**kwargs))
     policy, _ = train(make_trainer, name, env, run, seed, data, **kwargs)
     expected = exact_values(name, policy, [0.0, 1.0], terminate)  # 0.5 and 1; 2/3 and 4/3 without an end; and entropy
-    error = (value_of(policy, torch.eye(2)) - torch.tensor(expected)).abs().max()
+    error = (values_along(policy, torch.eye(2)) - torch.tensor(expected)).abs().max()
     assert_reached(request, -float(error), -0.15)  # mixing the two up costs 1/3

@@ -46,6 +46,22 @@ def value_of(policy: Any, obs: Tensor, step: int = 1) -> Tensor:
         return policy.model.compute_critic(obs, _own_action(policy, obs))["q_value"].amin(0)  # type: ignore[no-any-return]
 
 
+@torch.no_grad()
+def values_along(policy: Any, obs: Tensor) -> Tensor:
+    """Return the value of each observation if the policy acts in it, shape (B,); they follow each other in an episode.
+
+    Without memory this is :func:`value_of`.
+    """
+    if not hasattr(policy.model, "first_state"):
+        return value_of(policy, obs)
+    state, found = policy.model.first_state(1), []
+    for one in obs.split(1):
+        output = policy.model.act(one, state)
+        state = output["state"]
+        found.append(_of_memory(policy, output)[-1])
+    return torch.cat(found)
+
+
 def _of_memory(policy: Any, output: dict[str, Tensor]) -> Tensor:
     if "value" in output:
         return policy._returns_of(output["value"]).unsqueeze(0)  # type: ignore[no-any-return]
