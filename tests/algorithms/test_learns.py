@@ -11,13 +11,14 @@ import pytest
 import torch
 from lightning import Trainer
 
-from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
 from tests.algorithms.table import CONTINUOUS_ONLY
+from tests.algorithms.values import value_of
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
+from tests.toys.datasets import steps_in
 from tests.toys.envs import ChainEnv
 from tests.toys.memory import CueEnv, FirstActionEnv
 
@@ -201,24 +202,13 @@ def test_r2d2_remembers_a_cue_from_the_first_step_of_an_episode_with_its_default
     assert_reached(request, after["test/return_mean"], 0.9)
 
 
-def best_steps(env: BanditEnv, number: int = 400) -> dict[str, Any]:
-    """Return steps of the best policy, as a data set."""
-    steps = []
-    for seed in range(number):
-        obs, _ = env.reset(seed=seed)
-        action = env.best_action
-        next_obs, reward, terminated, truncated, _ = env.step(action)
-        steps.append({"obs": obs, "action": action, "reward": reward, "next_obs": next_obs})
-        steps[-1] |= {"terminated": terminated, "truncated": truncated}
-    return nested.stack_arrays([nested.to_array(step) for step in steps])  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "vector")])
 def test_it_learns_from_demonstrations_in_fewer_steps(
     name: str, observation: Any, make_trainer: MakeTrainer, request: pytest.FixtureRequest
 ) -> None:
     kwargs: dict[str, Any] = {"observation": observation, "with_mask": True}
-    data = {"demonstrations": best_steps(BanditEnv(**kwargs))}
+    env = BanditEnv(**kwargs)
+    data = {"demonstrations": steps_in(env, lambda: env.best_action, 400)}
     after, _ = train(make_trainer, name, BanditEnv, 400, {}, data, **kwargs)
     assert BanditEnv(**kwargs).random_return < BanditEnv(**kwargs).best_return - 0.1
     assert_reached(request, after, BanditEnv(**kwargs).best_return - 0.05)
@@ -298,20 +288,6 @@ def chain_with_torque(**kwargs: Any) -> gym.Env[Any, Any]:
     return gym.wrappers.TransformAction(ChainEnv(**kwargs), lambda _: np.int64(0), torque)
 
 
-def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
-    """Return the value of each observation, in units of the reward."""
-    with torch.no_grad():
-        if hasattr(policy, "critic_loss"):
-            action = policy._normalised(policy.eval_mode.forward(obs)["action"])
-            return policy.model.compute_critic(obs, action)["q_value"].amin(0).tolist()  # type: ignore[no-any-return]
-        if hasattr(policy, "_returns_of"):
-            return (policy._returns_of(policy._values(obs))).tolist()  # type: ignore[no-any-return]
-        if hasattr(policy.model, "compute_critic"):
-            return policy.model.compute_critic(obs)["value"].tolist()  # type: ignore[no-any-return]
-        logit = policy.model(obs)["logit"]
-    return logit.amax(1).tolist()  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("terminate", [True, False])
 @pytest.mark.parametrize(
     ("name", "env_step", "changes"),
@@ -350,5 +326,7 @@ def test_values_end_at_a_terminal_state_and_continue_after_a_time_limit(
     _, policy = train(make_trainer, name, env, env_step, changes, length=2, terminate=terminate)
     # 0.5 and 1 where the episode terminates; 0.5 / (1 - 0.5^2) = 2/3 and 4/3 where it is only cut
     expected = [ChainEnv(length=2, terminate=terminate).value(position, 0.5) for position in range(2)]
-    errors = [abs(value - right) for value, right in zip(value_of(policy, torch.eye(2)), expected, strict=True)]
+    errors = [
+        abs(value - right) for value, right in zip(value_of(policy, torch.eye(2)).tolist(), expected, strict=True)
+    ]
     assert_reached(request, -max(errors), -0.15)  # mixing the two up costs 1/3

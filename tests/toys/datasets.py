@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+
+from lightning_ding import nested
 
 
 def counting_steps(lengths: tuple[int, ...] = (3, 2, 4), terminated: tuple[bool, ...] = (True, False, False)) -> Any:
@@ -40,3 +44,19 @@ def target_steps(size: int = 2000, seed: int = 0) -> Any:
     reward = (1 - ((action - x) / 2) ** 2)[:, 0]
     over = np.ones(size, dtype=bool)
     return {"obs": x, "action": action, "reward": reward, "next_obs": x, "terminated": over, "truncated": ~over}
+
+
+def steps_in(env: gym.Env[Any, Any], act: Callable[[], Any], size: int, seed: int = 0) -> Any:
+    """Return ``size`` steps of episodes in an env, in which ``act`` chooses the actions; episode e has its own seed."""
+    steps: list[dict[str, Any]] = []
+    episode, is_over = seed, True
+    while len(steps) < size:
+        if is_over:
+            obs, _ = env.reset(seed=episode)
+            episode += 1
+        action = act()
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        step = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
+        steps.append({**step, "terminated": terminated, "truncated": truncated})
+        obs, is_over = next_obs, terminated or truncated
+    return nested.stack_arrays([nested.to_array(step) for step in steps])

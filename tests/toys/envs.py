@@ -69,6 +69,89 @@ class ChainEnv(gym.Env[FloatArray, np.int64]):
         return observation
 
 
+class ConstantRewardEnv(gym.Env[FloatArray, Any]):
+    """An env that gives the same reward at each step and never terminates: all values are ``reward / (1 - gamma)``.
+
+    The observation is four new random numbers, so it tells neither the step nor what comes next. A time limit cuts
+    episodes, after which values continue.
+
+    Args:
+        reward: Reward of each step.
+        length: Steps of an episode until it is cut, >= 1.
+        continuous: Whether an action is a number in [-1, 1]; otherwise it is 0 or 1.
+
+    Example:
+        >>> env = ConstantRewardEnv(reward=-1.0, length=1)
+        >>> _ = env.reset(seed=0)
+        >>> env.step(0)[1:4]
+        (-1.0, False, True)
+        >>> round(env.value(discount_factor=0.99))
+        -100
+    """
+
+    def __init__(self, reward: float = -1.0, length: int = 25, continuous: bool = False) -> None:
+        require(length >= 1, "length", ">= 1", length)
+        self.reward, self.length = reward, length
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        box = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space: gym.Space[Any] = box if continuous else gym.spaces.Discrete(2)
+        self._step = 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[FloatArray, Info]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[FloatArray, float, bool, bool, Info]:
+        """Give the reward."""
+        self._step += 1
+        return self._observe(), self.reward, False, self._step == self.length, {}
+
+    def value(self, discount_factor: float) -> float:
+        """Return the discounted sum of all future rewards, for gamma < 1."""
+        return self.reward / (1 - discount_factor)
+
+    def _observe(self) -> FloatArray:
+        return self.np_random.normal(size=4).astype(np.float32)
+
+
+class OneSideEnv(gym.Env[FloatArray, Any]):
+    """An env of five steps in which one side of the actions earns 1/5 at each step, and the other side nothing.
+
+    The observation is four new random numbers. Of the actions 0 and 1 the side is 0; of numbers in [-1, 1] it is what
+    is below 0.
+
+    Args:
+        continuous: Whether an action is a number in [-1, 1].
+    """
+
+    def __init__(self, continuous: bool = False) -> None:
+        self.continuous = continuous
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        box = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space: gym.Space[Any] = box if continuous else gym.spaces.Discrete(2)
+        self._step = 0
+
+    @property
+    def best_action(self) -> Any:
+        """An action of the right side: 0, or a random one between -1 and -0.5."""
+        return self.np_random.uniform(-1.0, -0.5, 1).astype(np.float32) if self.continuous else np.int64(0)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[FloatArray, Info]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._step = 0
+        return self.np_random.normal(size=4).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[FloatArray, float, bool, bool, Info]:
+        """Reward the side."""
+        self._step += 1
+        is_right = bool(np.all(action < 0)) if self.continuous else int(action) == 0
+        obs = self.np_random.normal(size=4).astype(np.float32)
+        return obs, is_right / 5, self._step == 5, False, {}
+
+
 class CountingEnv(gym.Env[FloatArray, np.int64]):
     """An env with the observation ``[number, episode, step]``, whatever the actions, and the reward t at step t.
 

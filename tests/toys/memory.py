@@ -84,3 +84,45 @@ class CueEnv(gym.Env[Obs, Any]):
         if self._step == self.length:
             return np.zeros(2, np.float32), 1.0 if 2 * int(action) - 1 == self._cue else -1.0, True, False, {}
         return np.array([0.0, self._step == self.length - 1], np.float32), 0.0, False, False, {}
+
+
+class TMazeEnv(gym.Env[Obs, Any]):
+    """A T-maze with a corridor to walk along (Bakker 2001): the first observation shows where to turn at its end.
+
+    The observation is the cue, -1 or 1 in the first step and 0 later, and 1 at the junction. Of the actions, 0 walks
+    on, and 1 and 2 turn, which is possible at the junction only and ends the episode: after the cue 1 the action 1
+    earns 1 and the action 2 earns -1, after the cue -1 it is the other way round. What is not possible costs 0.1. An
+    episode is cut after ``10 * length`` steps.
+
+    Args:
+        length: Steps of the corridor, >= 1.
+
+    Example:
+        >>> env = TMazeEnv(length=1)
+        >>> cue, _ = env.reset(seed=0)
+        >>> env.step(1)[1:3], env.step(0)[1:3], env.step(1 if cue[0] > 0 else 2)[1:3]
+        ((-0.1, False), (0.0, False), (1.0, True))
+    """
+
+    def __init__(self, length: int = 5) -> None:
+        require(length >= 1, "length", ">= 1", length)
+        self.length = length
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Obs, Info]:
+        """Draw a cue."""
+        super().reset(seed=seed)
+        self._step, self._place, self._cue = 0, 0, 2 * int(self.np_random.integers(2)) - 1
+        return np.array([self._cue, 0.0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Obs, float, bool, bool, Info]:
+        """Walk on, or turn at the junction."""
+        self._step += 1
+        is_turn, is_junction = int(action) > 0, self._place == self.length
+        reward = 0.0 if is_turn == is_junction else -0.1
+        if is_turn and is_junction:
+            reward = 1.0 if (int(action) == 1) == (self._cue == 1) else -1.0
+        self._place += not is_turn and not is_junction
+        obs = np.array([0.0, self._place == self.length], np.float32)
+        return obs, reward, is_turn and is_junction, self._step == 10 * self.length, {}

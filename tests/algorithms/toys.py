@@ -1,0 +1,275 @@
+"""How long each algorithm learns in each toy, and where it differs from its defaults; measured with five seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from lightning import Callback, Trainer
+
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
+from lightning_ding.policy import Policy, create_policy
+from lightning_ding.policy.actor_policy import ActorPolicy
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of, needs_demonstrations
+
+Config = dict[str, Any]
+MakeTrainer = Callable[..., Trainer]
+NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
+OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "discrete_cql")
+"""Algorithms that learn from a data set of the toy; all others collect in it."""
+CONTINUOUS = (*CONTINUOUS_ONLY, *names_of(ActorPolicy), "dt")
+EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an algorithm gets in a toy.
+
+    Args:
+        amount: Env steps, or updates of an algorithm in ``OFFLINE``.
+        changes: What differs from the default config.
+        why: Why something differs.
+        slow: Whether it takes more than 2 seconds.
+    """
+
+    amount: int
+    changes: Config = field(default_factory=dict)
+    why: str = ""
+    slow: bool = False
+
+    def with_discount(self, discount_factor: float) -> Run:
+        """Return the same with another discount factor."""
+        return replace(self, changes=deep_merge(self.changes, {"discount_factor": discount_factor}))
+
+
+def train(
+    make_trainer: MakeTrainer,
+    name: str,
+    env: Any,
+    run: Run,
+    seed: int,
+    data: Any = None,
+    num_envs: int = 8,
+    callbacks: Sequence[Callback] = (),
+    **env_kwargs: Any,
+) -> tuple[Any, Any]:
+    """Return the policy after learning, and its datamodule; ``data`` are the data set or the demonstrations."""
+    torch.manual_seed(seed)
+    policy: Policy[Any] = create_policy({"type": name, **deep_merge(EVALUATION, run.changes)})
+    given: Config = {"env_kwargs": env_kwargs, "seed": seed}
+    datamodule: Any
+    if name in OFFLINE:
+        datamodule = OfflineDataModule(data, env, **given, max_train_iter=run.amount)
+    else:
+        given |= {"demonstrations": data} if needs_demonstrations(name) else {}
+        datamodule_class = RolloutDataModule if policy.on_policy else ReplayDataModule
+        datamodule = datamodule_class(env, **given, num_envs=num_envs, max_env_step=run.amount)
+    make_trainer(limit_val_batches=0, callbacks=list(callbacks)).fit(policy, datamodule)
+    return policy, datamodule
+
+
+def runs_of(toy: dict[str, Run | str]) -> list[Any]:
+    """Return the name and the run of each algorithm of a toy, as parameters of a test."""
+    pairs = [(name, run) for name, run in toy.items() if isinstance(run, Run)]
+    return [pytest.param(*pair, id=pair[0], marks=pytest.mark.slow if pair[1].slow else ()) for pair in pairs]
+
+
+def without(names: Sequence[str], why: str) -> dict[str, Run | str]:
+    """Return algorithms that a toy leaves out, and why."""
+    return dict.fromkeys(names, why)
+
+
+FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
+SHORT_R2D2: Config = {
+    **{"burnin_step": 1, "learn_unroll_len": 6, "nstep": 1},
+    "learn": {"learning_rate": 1e-3, "update_per_collect": 4},
+}
+SHORT_DT: Config = {
+    **{"context_len": 2, "rtg_scale": 1.0},
+    "learn": {"learning_rate": 1e-3, "lr_scheduler": {"type": "constant", "points": None, "unit": "budget"}},
+}
+SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
+FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
+OF_WIDE_CRITICS = "critics of 2,048 units take 0.3 seconds an update"
+OF_MANY_ACTIONS = "ten actions of each of three kinds take 0.1 seconds an update"
+OF_ATARI = "its step size of 5e-5 is made for 50 million steps"
+OF_LONG_EPISODES = "its sequences of 104 steps would be padding, with 1 update for 64 steps"
+OF_GYM = "its context of 20 steps would be padding, returns are divided by 1,000, and 10,000 updates warm it up"
+NO_BOX = without(CONTINUOUS_ONLY, "its actions are continuous")
+NO_VALUES = without(("pg", "bc", "dt"), "it learns no values")
+NO_CHOICE = without([name for name in NAMES if name not in CONTINUOUS], "its actions are discrete")
+
+CHOICE: dict[str, Run | str] = NO_BOX | {
+    "dqn": Run(2000),
+    "c51": Run(2000),
+    "qrdqn": Run(2000),
+    "rainbow": Run(1500),
+    "mdqn": Run(2000),
+    "sql": Run(2000),
+    "sqil": Run(2000),
+    "dqfd": Run(1500),
+    "iqn": Run(1500),
+    "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
+    "r2d2": Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True),
+    "discrete_sac": Run(1600, slow=True),
+    "ppo": Run(4096),
+    "recurrent_ppo": Run(4096, slow=True),
+    "ppo_offpolicy": Run(6400),
+    "impala": Run(30_720),
+    "a2c": Run(25_600),
+    "pg": Run(6400),
+    "discrete_cql": Run(300),
+    "bc": Run(100),
+    "dt": Run(400, SHORT_DT, OF_GYM, slow=True),
+}
+TARGET: dict[str, Run | str] = NO_CHOICE | {
+    "ddpg": Run(1600, slow=True),
+    "td3": Run(1600, slow=True),
+    "d4pg": Run(1600, slow=True),
+    "sac": Run(1600, slow=True),
+    "tqc": Run(1600, slow=True),
+    "redq": Run(1040, slow=True),
+    "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
+    "td3_bc": Run(500, slow=True),
+    "iql": Run(500, slow=True),
+    "awac": Run(500, slow=True),
+    "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "ppo": Run(8192),
+    "recurrent_ppo": Run(8192, slow=True),
+    "ppo_offpolicy": Run(12_800),
+    "impala": Run(61_440, slow=True),
+    "a2c": Run(51_200, slow=True),
+    "pg": Run(12_800, slow=True),
+    "bc": Run(200),
+    "dt": Run(400, SHORT_DT, OF_GYM, slow=True),
+}
+SHARP: Config = {"learn": {"beta": 10.0}}
+OF_BETA = "with its own beta it stays near random data, at 0.8"
+PARTS: dict[str, Run | str] = {
+    **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
+    **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
+    "recurrent_ppo": Run(12_288, slow=True),
+    "iql": Run(500, SHARP, OF_BETA, slow=True),
+    "awac": Run(500, SHARP, OF_BETA, slow=True),
+    "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+}
+CUE: dict[str, Run | str] = {
+    **without([name for name in NAMES if name not in ("r2d2", "recurrent_ppo")], "it has no memory"),
+    "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
+    "r2d2": Run(30_000, {"learn": {"learning_rate": 1e-3}}, "1e-4 needs 100,000 steps", slow=True),
+    "recurrent_ppo": Run(30_720, slow=True),
+}
+HINDSIGHT: Config = {"nstep": 1, "priority": False, "other": {"replay_buffer": {"type": "her"}}}
+OF_HINDSIGHT = "the buffer draws single steps without priorities"
+GOALS: dict[str, Run | str] = {
+    **without(["ppo", "recurrent_ppo", "a2c", "pg"], "it has no replay buffer"),
+    **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
+    **without(["sqil", "dqfd"], "it needs demonstrations, which hindsight replay refuses"),
+    **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
+    **{
+        name: Run(4000, deep_merge(FASTER_FQF, HINDSIGHT) if name == "fqf" else HINDSIGHT, OF_HINDSIGHT, slow=True)
+        for name in ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "iqn", "fqf", "discrete_sac")
+    },
+    **{name: Run(2500, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("ddpg", "td3", "d4pg", "sac", "tqc", "redq")},
+    "crossq": Run(2500, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
+}
+NEVER_OCCURS: dict[str, Run | str] = {
+    **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),
+    "bc": Run(100),
+    "dt": Run(200, SHORT_DT, OF_GYM, slow=True),
+    "td3_bc": Run(500, slow=True),
+    "iql": Run(500, slow=True),
+    "awac": Run(500, slow=True),
+    "cql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "discrete_cql": Run(500),
+}
+TOYS = {"choice": CHOICE, "target": TARGET, "parts": PARTS, "cue": CUE, "goals": GOALS, "never_occurs": NEVER_OCCURS}
+
+OWN_UNITS: Config = {"learn": {"value_norm": False}}
+OF_UNITS = "a change of the critic's units by value_norm multiplies all values"
+BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
+    "dqn": Run(1500),
+    "c51": Run(1500),
+    "qrdqn": Run(1500),
+    "rainbow": Run(1000),
+    "mdqn": Run(1500),
+    "sql": Run(1500),
+    "sqil": Run(1500),
+    "dqfd": Run(1000),
+    "iqn": Run(1000),
+    "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
+    "r2d2": Run(16_000, slow=True),
+    "discrete_sac": Run(1400, slow=True),
+    "discrete_cql": Run(500),
+    "ddpg": Run(1300),
+    "td3": Run(1300, slow=True),
+    "d4pg": Run(1200),
+    "sac": Run(1300, slow=True),
+    "tqc": Run(1150, slow=True),
+    "redq": Run(1020, slow=True),
+    "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
+    "td3_bc": Run(300, slow=True),
+    "iql": Run(300, slow=True),
+    "awac": Run(300, slow=True),
+    "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "ppo": Run(8192, OWN_UNITS, OF_UNITS),
+    "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
+    "ppo_offpolicy": Run(8192, OWN_UNITS, OF_UNITS),
+    "impala": Run(8192),
+    "a2c": Run(25_600),
+}
+"""The discount factor is each algorithm's, 0.99 or more, so values are on their way to -100 when the budget ends."""
+COPIED: Config = {"learn": {"target_update_freq": 10}}
+OF_STEPS: Config = {"learn": {"target_update_freq": 25}}  # returns of several steps
+FOLLOWED: Config = {"learn": {"target_theta": 0.05}}
+NO_ENTROPY = deep_merge(FOLLOWED, {"learn": {"auto_alpha": False, "alpha": 0.0}})
+OF_TARGETS = "with its target network's rate, values would need ten times as many updates"
+OF_ENTROPY = f"{OF_TARGETS}, and have no closed form with a temperature"
+EXACT: dict[str, Run | str] = NO_VALUES | {
+    "dqn": Run(4000, OF_STEPS, OF_TARGETS),
+    "c51": Run(2000, COPIED, OF_TARGETS),
+    "qrdqn": Run(2000, COPIED, OF_TARGETS),
+    "rainbow": Run(2000, COPIED, OF_TARGETS),
+    "mdqn": Run(4000, COPIED, OF_TARGETS),
+    "sql": Run(4000, COPIED, OF_TARGETS),
+    "sqil": Run(4000, COPIED, OF_TARGETS),
+    "dqfd": Run(4000, OF_STEPS, OF_TARGETS),
+    "iqn": Run(2000, COPIED, OF_TARGETS),
+    "fqf": Run(2000, deep_merge(FASTER_FQF, COPIED), f"{OF_ATARI}; {OF_TARGETS}"),
+    "r2d2": Run(
+        16_000,
+        deep_merge(SHORT_R2D2, {"learn": {"target_theta": None, "target_update_freq": 10}}),
+        f"{OF_LONG_EPISODES}; {OF_TARGETS}",
+    ),
+    "discrete_sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
+    "discrete_cql": Run(1000, deep_merge(COPIED, {"learn": {"min_q_weight": 0.0}}), f"{OF_TARGETS}; it is pessimistic"),
+    "ddpg": Run(2000, FOLLOWED, OF_TARGETS),
+    "td3": Run(2000, FOLLOWED, OF_TARGETS),
+    "d4pg": Run(2000, FOLLOWED, OF_TARGETS),
+    "sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
+    "tqc": Run(2000, NO_ENTROPY, OF_ENTROPY),
+    "redq": Run(1050, NO_ENTROPY, OF_ENTROPY),
+    "crossq": Run(
+        2000,
+        deep_merge(SMALL_CROSSQ, {"learn": {"auto_alpha": False, "alpha": 0.0}}),
+        f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form",
+    ),
+    "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
+    "iql": Run(1000, FOLLOWED, OF_TARGETS),
+    "awac": Run(1000, FOLLOWED, OF_TARGETS),
+    "cql": Run(
+        1000,
+        deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),
+        f"{OF_ENTROPY}; it is pessimistic",
+    ),
+    "ppo": Run(8192, OWN_UNITS, OF_UNITS),
+    "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
+    "ppo_offpolicy": Run(12_800, OWN_UNITS, OF_UNITS),
+    "impala": Run(61_440),
+    "a2c": Run(51_200),
+}
+VALUES = {"by_default": BY_DEFAULT, "exact": EXACT}
