@@ -439,8 +439,7 @@ class CollectingDataModule(ResumableDataModule):
         return env
 
 
-def _do_nothing() -> None:
-    pass
+def _do_nothing() -> None: ...
 
 
 def _check_ranges(arguments: Mapping[str, Any]) -> None:

@@ -38,8 +38,10 @@ TO_THE_BUFFER = {
     "worker/buffer/links.py",
 }
 TO_THE_LOSS = {"policy/q_learning.py", "policy/base/normaliser.py", "model/dqn.py", "model/encoder.py"}
+TO_THE_LOSS |= {"model/layers.py"}
 LOSS = "policy/dqn.py"
 BESIDE = {
+    "envs/action_masks.py",  # checks masks of legal actions, where there are some
     "envs/bounds.py",  # warns of the first observations outside their space
     "envs/checks.py",  # raises an error for an observation that cannot be used
     "envs/sync.py",  # joins the observations of separate envs
@@ -115,9 +117,9 @@ def trace() -> Trace:
     return found
 
 
-def test_observations_pass_eleven_files_on_their_way_to_the_loss(trace: Trace) -> None:
+def test_observations_pass_twelve_files_on_their_way_to_the_loss(trace: Trace) -> None:
     assert trace.kinds.keys() - BESIDE == TO_THE_BUFFER | TO_THE_LOSS | {LOSS}
-    assert len(TO_THE_BUFFER | TO_THE_LOSS) == 11
+    assert len(TO_THE_BUFFER | TO_THE_LOSS) == 12
 
 
 def test_observations_are_arrays_before_the_buffer_and_tensors_after_it(trace: Trace) -> None:
