@@ -160,10 +160,17 @@ PARTS: dict[str, Run | str] = {
 CUE: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in ("r2d2", "recurrent_ppo")], "it has no memory"),
     "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
-    "r2d2": Run(30_000, {"learn": {"learning_rate": 1e-3}}, "1e-4 needs 100,000 steps", slow=True),
+    "r2d2": Run(
+        30_000, {"learn": {"learning_rate": 1e-3}}, "1 update for 64 steps at 1e-4 is made for long runs", slow=True
+    ),
     "recurrent_ppo": Run(30_720, slow=True),
 }
-HINDSIGHT: Config = {"nstep": 1, "priority": False, "other": {"replay_buffer": {"type": "her"}}}
+HINDSIGHT: Config = {
+    "nstep": 1,
+    "priority": False,
+    "priority_IS_weight": False,
+    "other": {"replay_buffer": {"type": "her"}},
+}
 OF_HINDSIGHT = "the buffer draws single steps without priorities"
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "recurrent_ppo", "a2c", "pg"], "it has no replay buffer"),
