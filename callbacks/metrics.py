@@ -175,9 +175,11 @@ def prepare_loggers(trainer: Trainer) -> None:
     Raises:
         UnwritableFolderError: If the folder of a logger of TensorBoard or CSV files cannot be written.
     """
+    if trainer.node_rank == 0:  # on each rank of this machine, which would otherwise wait for rank zero forever
+        for one in trainer.loggers:
+            if isinstance(one, (TensorBoardLogger, CSVLogger)):
+                _check_folder(one.log_dir if trainer.is_global_zero else one.root_dir)
     for one in trainer.loggers:
-        if trainer.is_global_zero and isinstance(one, (TensorBoardLogger, CSVLogger)):
-            _check_folder(one.log_dir)
         for name in LOGGING:
             if name not in vars(one) and hasattr(type(one), name):
                 setattr(one, name, partial(_call, one, name))

@@ -56,6 +56,14 @@ class TorchThreads(Callback):
     @override
     def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Restore the previous number of threads."""
+        self._restore()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Restore the previous number of threads; after an error Lightning does not call ``teardown``."""
+        self._restore()
+
+    def _restore(self) -> None:
         if self._before is not None:
             torch.set_num_threads(self._before)
             self._before = None

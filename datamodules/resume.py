@@ -332,11 +332,11 @@ class ResumableDataModule(RunData, LightningDataModule):
 def save_own_state(policy: Any, trainer: Trainer, folder: Path) -> None:
     """Write the attributes of a policy in this rank, unless it is rank zero, whose attributes are in ``run.ckpt``."""
     if not trainer.is_global_zero:
-        save_object(policy.learner.own_state.state(), folder / OWN_STATE_FILE)
+        save_object(policy.learner.own_state.state(whole=True), folder / OWN_STATE_FILE)
 
 
 def load_own_state(policy: Any, folder: Path) -> None:
-    """Restore the attributes of a policy in this rank; those of rank zero have been restored from ``run.ckpt``."""
+    """Restore the attributes of a policy in this rank, after those of rank zero were restored from ``run.ckpt``."""
     if (folder / OWN_STATE_FILE).is_file():
         policy.learner.own_state.load(torch.load(folder / OWN_STATE_FILE, weights_only=True))
 

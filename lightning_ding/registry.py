@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Generic, TypeVar
 
@@ -136,7 +136,7 @@ def import_modules(names: Iterable[str]) -> None:
             raise ImportError(f"import_names: cannot import {name!r}: {error}") from error
 
 
-def check_imported(content: Any) -> None:
+def check_imported(content: Any, trusted: Collection[str] = ()) -> None:
     """Check that the program has imported every module that ``import_names`` in the content of a file names.
 
     An import runs code, and a file may come from anybody. After this check :func:`import_modules` finds every module of
@@ -144,9 +144,10 @@ def check_imported(content: Any) -> None:
 
     Args:
         content: Nested mappings and sequences, such as a saved config.
+        trusted: Modules that may be imported later, because the config of the user names them, too.
 
     Raises:
-        NotRegisteredError: If a module is not imported; the message names all of them.
+        NotRegisteredError: If another module is not imported; the message names all of them.
 
     Example:
         >>> check_imported({"reward_model": {"import_names": ["json"]}})
@@ -155,7 +156,7 @@ def check_imported(content: Any) -> None:
         ...
         lightning_ding.registry.NotRegisteredError: "the file names the module 'own_rewards' (reward_model.import_...
     """
-    missing = not_imported(content)
+    missing = {module: path for module, path in not_imported(content).items() if module not in trusted}
     if missing:
         raise NotRegisteredError(ask_for(missing))
 

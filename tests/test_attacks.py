@@ -24,8 +24,10 @@ from lightning_ding.datamodules.dataset_files import load_dataset
 from lightning_ding.entry.cli import main
 from lightning_ding.envs import NotPlainError
 from lightning_ding.envs.state.codec import from_plain
+from lightning_ding.envs.state.simulators import load_simulator, read_simulator
 from lightning_ding.hub import from_hub
 from lightning_ding.policy import DQNPolicy, NonFiniteError, load_dump, load_policy
+from lightning_ding.policy.base.attribute_codec import EXISTING
 from lightning_ding.policy.base.weights_file import KEY
 from lightning_ding.registry import NotRegisteredError
 from lightning_ding.tune import Study
@@ -190,6 +192,60 @@ def test_checkpoint_with_the_config_of_a_forked_rank_among_its_weights(content: 
             load(file)
 
 
+class Helper:
+    """An object that a policy of a user keeps, and that knows the policy."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self.config = policy.config.other
+        self.note = "made"
+
+
+class WithHelper(DQNPolicy):
+    """A policy of a user with attributes of its own."""
+
+    def __init__(self, cfg: Any = None, **kwargs: Any) -> None:
+        super().__init__(cfg, **kwargs)
+        self.helper, self.count = Helper(self), 0
+
+
+def coded(value: Any, names: list[str]) -> dict[str, Any]:
+    """Return an object as a checkpoint encodes it, with the hostile module in one of its nested attributes."""
+    name, *rest = names
+    hostile = coded(getattr(value, name), rest) if rest else {"kind": "tuple", "class": "tuple", "items": ["hostile"]}
+    kept = {
+        key: one if one is None or isinstance(one, (int, float, str)) else EXISTING for key, one in vars(value).items()
+    }
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return {"kind": "object", "class": kind, "pairs": [list(pair) for pair in {**kept, name: hostile}.items()]}
+
+
+def test_checkpoint_with_attributes_of_the_classes_of_this_package() -> None:
+    honest = WithHelper({"model": {"encoder_hidden_size_list": [4]}}).build(*SPACES)
+    saved = torch.load(write_checkpoint(honest, Path("honest.ckpt")), weights_only=True)
+    to_buffer = ["replay_buffer", "import_names"]
+    attributes = {
+        ":config": coded(honest.config, ["other", *to_buffer]),
+        ":rng": "hostile",
+        ":forward": "hostile",
+        "model:_modules": "hostile",
+        "absent:x": "hostile",
+        ":count": 3,
+    }
+    for way in (["policy", "config", "other", *to_buffer], ["config", *to_buffer]):
+        own = {"attributes": {**attributes, ":helper": coded(honest.helper, way)}, "deleted": [":rng"], "missing": []}
+        torch.save({**saved, "own_state": own}, "forged.ckpt")
+        policy = WithHelper.load_from_checkpoint("forged.ckpt")
+        assert policy.count == 3
+        assert policy.config == honest.config
+        assert policy.helper.config == honest.config.other
+        assert policy.helper.policy is policy
+        assert isinstance(policy.rng, np.random.Generator)
+        lost = policy.learner.own_state.restore()
+        assert "WithHelper.config is no attribute that a checkpoint may set" in lost
+        assert len(lost) == 6
+
+
 @pytest.mark.parametrize("load", [load_policy, DQNPolicy.load_from_checkpoint, read_checkpoint])
 def test_checkpoint_with_a_pickle_that_calls_a_function(load: Callable[..., Any], content: dict[str, Any]) -> None:
     torch.save({**content, "callbacks": Runs()}, "forged.ckpt")
@@ -265,6 +321,17 @@ def test_modules_of_the_env_of_a_checkpoint(content: dict[str, Any], capsys: pyt
 def test_saved_state_of_an_env_that_names_a_class(name: list[str]) -> None:
     with pytest.raises(NotPlainError, match="which is not imported"):
         from_plain({"kind": "object", "class": name, "parts": {}})
+
+
+def test_saved_state_of_a_simulator_with_addresses_in_its_memory() -> None:
+    mujoco = pytest.importorskip("mujoco")
+    body = '<body><freejoint/><geom size="0.1"/></body>'
+    data = mujoco.MjData(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>"))
+    state = read_simulator(data, "data")
+    state["derived"]["tree_island"] = np.full(data.tree_island.shape, 7**9, np.int32)
+    with pytest.raises(NotPlainError, match="data was a simulation of another model"):
+        load_simulator(data, "MjData", state, "data")
+    assert data.tree_island.max() < 7**9
 
 
 # ---------------------------------------------------------------------- other files of a policy

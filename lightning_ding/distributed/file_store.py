@@ -79,8 +79,7 @@ class FileStore(Store):
             if folder.is_relative_to(run):
                 continue
             file = folder / OWNER
-            with suppress(FileExistsError), file.open("x") as new:
-                new.write(str(run))
+            _create(file, str(run))
             if (owner := file.read_text()) != str(run):
                 raise ValueError(
                     f"system.path_data and path_policy must be folders of this run alone, but {str(folder)!r} belongs "
@@ -260,6 +259,17 @@ class UnannouncedData:
 
 
 _Block = tuple[str, str]  # kind and name of a block
+
+
+def _create(file: Path, text: str) -> None:
+    """Write a new file, which is removed if the disk is full; leave an existing one as it is."""
+    with suppress(FileExistsError), file.open("x") as new:
+        try:
+            new.write(text)
+            new.flush()
+        except OSError:
+            file.unlink()
+            raise
 
 
 def is_marked(folder: Path, mark: str) -> bool:

@@ -123,6 +123,16 @@ def test_folder_of_metrics_that_cannot_be_written_ends_a_run_at_its_start(
         trainer.fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=32))
 
 
+def test_folder_of_metrics_that_cannot_be_written_ends_the_other_ranks_of_the_machine(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    trainer = make_trainer(logger=CSVLogger(tmp_path / "file"))
+    monkeypatch.setattr(type(trainer.strategy), "is_global_zero", False)
+    with pytest.raises(UnwritableFolderError):  # otherwise they would wait for rank zero forever
+        prepare_loggers(trainer)
+
+
 class Full(Logger):
     """Cannot write in any of its methods."""
 

@@ -56,6 +56,18 @@ def test_small_network_is_fitted_with_one_thread_which_is_said_and_undone(
     assert line.endswith("set OMP_NUM_THREADS to choose another number")
 
 
+def test_number_of_threads_is_restored_after_an_error(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    class Failing(Seen):
+        def loss(self, batch: Any) -> Any:
+            super().loss(batch)
+            raise RuntimeError("an error of the user's code")
+
+    policy = Failing(small)
+    with pytest.raises(RuntimeError, match="user's code"):
+        make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=40))
+    assert (policy.threads, torch.get_num_threads()) == (1, 2)
+
+
 def test_large_network_keeps_the_default(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
     assert threads_of_a_fit(small, make_trainer(limit_val_batches=0, callbacks=[TorchThreads(large=50)])) == 2
 

@@ -167,6 +167,32 @@ def test_other_ranks_save_and_restore_their_attributes_in_their_folders(small: C
     assert torch.rand(1, generator=other.gen) == torch.rand(1, generator=policy.gen)
 
 
+def test_attribute_that_only_rank_zero_has_changed_is_not_changed_on_other_ranks(small: Config, tmp_path: Path) -> None:
+    config = deep_merge(small, {"model": {"obs_shape": 4, "action_shape": 2}})
+    zero, one, resumed, constant = (Curious(config) for _ in range(4))
+    for policy in (zero, one, resumed):
+        policy.learner.own_state.begin()
+    zero.count, zero.visits[0], one.visits[1] = 5, 1, 2
+    constant.gain = 3.0  # as its code makes it in the second run
+    save_own_state(one, SimpleNamespace(is_global_zero=False), tmp_path)  # type: ignore[arg-type]
+    for policy in (resumed, constant):
+        policy.learner.own_state.load(zero.learner.own_state.state())
+        load_own_state(policy, tmp_path)
+        assert (policy.count, policy.visits.tolist()) == (0, [0, 2, 0])
+    assert (resumed.gain, constant.gain) == (1.0, 3.0)
+
+
+def test_attribute_that_is_set_after_loading_a_checkpoint_counts_in_the_next_fit(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    fit(make_trainer, tmp_path, Curious(small), replay(60))
+    policy = Curious.load_from_checkpoint(tmp_path / "last.ckpt")
+    assert policy.count > 10
+    policy.count, policy.gain = 0, 0.5
+    make_trainer(limit_val_batches=0, max_epochs=1).fit(policy, replay(100, rounds_per_epoch=3))
+    assert (policy.count, policy.gain) == (3 * small["learn"]["update_per_collect"], 0.5)
+
+
 def test_checkpoint_alone_gives_the_attributes_of_a_subclass(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
@@ -191,6 +217,7 @@ class Locked(DQNPolicy):
     def __init__(self, cfg: Any = None, **kwargs: Any) -> None:
         super().__init__(cfg, **kwargs)
         self.lock = threading.Lock()
+        self.numbers: list[int] = []
 
 
 def test_attribute_that_cannot_be_saved_is_reported_at_the_start_and_after_resuming(
@@ -203,6 +230,18 @@ def test_attribute_that_cannot_be_saved_is_reported_at_the_start_and_after_resum
     caplog.clear()
     fit(make_trainer, tmp_path, Locked(small), replay(100), tmp_path / "last.ckpt")
     assert [caplog.text.count(text) for text in (start, resumed, "Locked.lock is a _thread.lock")] == [1, 1, 2]
+
+
+def test_attribute_that_shares_an_object_with_one_that_cannot_be_saved_is_saved(small: Config) -> None:
+    config = deep_merge(small, {"model": {"obs_shape": 4, "action_shape": 2}})
+    policy, loaded = Locked(config), Locked(config)
+    policy.learner.own_state.begin()
+    numbers = [1, 2]
+    policy.lock = [numbers, threading.Lock()]  # type: ignore[assignment]
+    policy.numbers = numbers
+    loaded.learner.own_state.load(policy.learner.own_state.state())
+    assert loaded.learner.own_state.restore() == ["Locked.lock[1] is a _thread.lock"]
+    assert loaded.numbers == [1, 2]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -351,6 +390,17 @@ def test_settings_of_a_checkpoint_of_an_older_version_are_used_and_reported(
         "continues with those of the checkpoint, because an older version wrote it: lr 0.001, not 0.5; weight_decay 0.0"
     )
     assert f"optimizer 0 {text}, not 0.1 of this run" in caplog.text
+
+
+def test_checkpoint_that_was_written_without_a_fit_is_resumed_with_the_settings_of_the_run(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(limit_val_batches=1)
+    trainer.validate(DQNPolicy(small), replay(60))
+    trainer.save_checkpoint(tmp_path / "validated.ckpt")
+    policy = fit(make_trainer, tmp_path, DQNPolicy(small), replay(60), tmp_path / "validated.ckpt")
+    assert (policy.progress.env_step, policy.cur_lr()) == (64, 0.001)
+    assert "optimizer 0" not in caplog.text
 
 
 class AtStart(Callback):

@@ -34,7 +34,7 @@ from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
-from lightning_ding.registry import check_imported
+from lightning_ding.registry import check_imported, not_imported
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,8 @@ class RunState:
         """
         tasks = state["scheduler"]["book"]["tasks"]
         of_tasks = [task["info"].get("replay_buffer_cfg") for task in tasks]
-        check_imported({"fixed": state["fixed"], "buffers": state["buffers"], "tasks": of_tasks})
+        content = {"fixed": state["fixed"], "buffers": state["buffers"], "tasks": of_tasks}
+        check_imported(content, trusted=not_imported(self._fixed).keys())  # which workers import, but not this process
         with self.lock:
             check_fixed_part(state["fixed"], self.config)
             self.scheduler.load_state_dict(state["scheduler"])

@@ -87,8 +87,7 @@ def _read_mujoco(value: Any, path: str) -> State:
         raise NotPlainError(f"{path} is a simulation with plugins of MuJoCo")
     if int(model.opt.enableflags) & int(getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0)):
         raise NotPlainError(f"{path} is a simulation of MuJoCo in which bodies can sleep")
-    derived = {name: getattr(value, name) for name in _floats(mujoco.MjData(model))}
-    return {"model": model, "integration": _integration(value), "derived": derived}
+    return {"model": model, "integration": _integration(value), "derived": _derived(value)}
 
 
 def _load_mujoco(value: Any, state: State, path: str) -> None:
@@ -101,9 +100,10 @@ def _load_mujoco(value: Any, state: State, path: str) -> None:
         _load_model(value, state, path)
         return
     mujoco = sys.modules["mujoco"]
-    now = _integration(value)
-    arrays: dict[str, Any] = {name: getattr(value, name, None) for name in state["derived"]}
-    is_same = all(np.shape(array) == state["derived"][name].shape for name, array in arrays.items())
+    now, arrays = _integration(value), _derived(value)
+    is_same = arrays.keys() == state["derived"].keys() and all(
+        array.shape == state["derived"][name].shape for name, array in arrays.items()
+    )
     if now.shape != state["integration"].shape or not is_same:
         raise NotPlainError(f"{path} was a simulation of another model, or of another version of MuJoCo")
     _set_integration(value, state["integration"])
@@ -111,6 +111,11 @@ def _load_mujoco(value: Any, state: State, path: str) -> None:
     for name, array in arrays.items():
         array[...] = state["derived"][name]
     _set_integration(value, state["integration"])
+
+
+def _derived(data: Any) -> State:
+    """Return the arrays of floating-point numbers that steps derive, by name; a file sets no others, see above."""
+    return {name: getattr(data, name) for name in _floats(sys.modules["mujoco"].MjData(data.model))}
 
 
 def _integration(data: Any) -> Any:

@@ -7,6 +7,7 @@ is restored in the one that the constructor of the policy made, if that is of th
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -29,6 +30,7 @@ Coded = Any
 CONSTANT: tuple[type, ...] = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
 CONSTANT += (functools.partial, logging.Logger, torch.dtype, torch.device, np.dtype, np.ufunc, Space, EnvSpec)
 CONSTANT += (weakref.ref,)
+PACKAGE = __name__.partition(".")[0]
 EXISTING: Coded = {"kind": "existing"}
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -48,13 +50,33 @@ class Encoder:
     """
 
     def __init__(self, known: list[Any]) -> None:
-        self.name = ""
-        """Name of the attribute that is encoded."""
+        self._name = ""  # of the attribute that is encoded
         self._known = {id(one): one for one in known}
         self._known_memory = {_memory_of(one) for one in known if isinstance(one, Tensor) and one.numel()}
         self._memory: dict[int, str] = {}
         self._coded: dict[int, tuple[Any, Coded]] = {}  # keeps the objects alive, so that no id is used again
         self._numbers = 0
+
+    def encode_attribute(self, name: str, value: Any, path: str) -> Coded:
+        """Return an attribute as tensors and builtins; others do not refer to parts of one that cannot be saved.
+
+        Args:
+            name: Name of the attribute.
+            value: Its value.
+            path: Its name in errors.
+
+        Raises:
+            NotSavedError: If it holds something else; the message begins with ``path``.
+        """
+        self._name = name
+        before = len(self._coded), len(self._memory)
+        try:
+            return self.encode(value, path)
+        except NotSavedError:
+            for found, number in zip((self._coded, self._memory), before, strict=True):
+                for key in list(found)[number:]:  # in the order in which they were added
+                    del found[key]
+            raise
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Coded:
         """Return a value as tensors and builtins.
@@ -64,7 +86,7 @@ class Encoder:
         """
         if value is None or type(value) in (bool, int, float, str):
             return value
-        if id(value) in self._known or isinstance(value, CONSTANT):
+        if id(value) in self._known or isinstance(value, CONSTANT) or _is_config(value):
             return EXISTING
         if isinstance(value, enum.Enum):
             return {"kind": "enum", "name": value.name}
@@ -91,7 +113,7 @@ class Encoder:
         if coded is EXISTING:
             return EXISTING
         if "number" not in coded:
-            coded["number"], coded["in"] = self._numbers, self.name
+            coded["number"], coded["in"] = self._numbers, self._name
             self._numbers += 1
         return {"kind": "same", "as": coded["number"], "in": coded["in"]}
 
@@ -161,10 +183,12 @@ class Decoder:
 
     Args:
         device: Device of tensors that were not on the CPU, unless the existing tensor is elsewhere.
+        known: Objects whose state is saved elsewhere, into which nothing is restored.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
+    def __init__(self, device: torch.device | str, known: Iterable[Any] = ()) -> None:
         self._device = torch.device(device)
+        self._known = {id(one): one for one in known if one is not None}
         self._decoded: dict[int, Any] = {}
 
     def decode(self, coded: Coded, existing: Any, path: str) -> Any:
@@ -179,7 +203,8 @@ class Decoder:
             if coded["as"] not in self._decoded:
                 raise NotSavedError(f"{path} refers to an object that does not exist now")
             return self._decoded[coded["as"]]
-        value = self._decode(coded, existing, path)
+        is_known = coded["kind"] != "existing" and (id(existing) in self._known or _is_config(existing))
+        value = self._decode(coded, None if is_known else existing, path)
         if "number" in coded:
             self._decoded[coded["number"]] = value
         return value
@@ -321,6 +346,12 @@ def _is_plain_object(value: Any) -> bool:
     kinds = type(value).__mro__[:-1]
     is_python = all(one.__flags__ & HEAP_TYPE and not vars(one).get("__slots__") for one in kinds)
     return is_python and hasattr(value, "__dict__")
+
+
+def _is_config(value: Any) -> bool:
+    """Return whether an object is a config of this package, which only the program chooses."""
+    is_frozen = dataclasses.is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen  # noqa: B009
+    return is_frozen and type(value).__module__.partition(".")[0] == PACKAGE
 
 
 def _existing(coded: Coded, existing: Any, path: str) -> Any:

@@ -3,6 +3,9 @@
 Parameters, buffers, optimizers and the attributes of this package's classes are saved elsewhere. Of the others, and of
 those of networks that are not from this package or torch, a checkpoint holds the ones that have changed since the
 policy was made. A constant that the code changes between two runs therefore has its new value in the second one.
+
+A file that is loaded sets nothing else: neither the attributes of this package's classes, such as the config, nor
+objects that they hold.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import functools
 import inspect
 import types
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from lightning.pytorch import LightningModule
@@ -57,18 +61,29 @@ class OwnState:
         """Return descriptions of attributes that a checkpoint cannot contain."""
         return self._encode()[1]
 
-    def state(self) -> dict[str, Any]:
-        """Return the attributes that have changed, as tensors and builtins, and what cannot be saved."""
+    def state(self, whole: bool = False) -> dict[str, Any]:
+        """Return the attributes that have changed, as tensors and builtins, and what cannot be saved.
+
+        Args:
+            whole: Whether to return the attributes that have not changed, too, with their names in ``unchanged``. If
+                another state was loaded before, in which they have changed, :meth:`load` undoes that.
+        """
         coded, missing = self._encode()
         made = self._made or {}
         needed = {name for one in coded.values() for name in shared_with(one)} | self._restored
-        kept = {name: one for name, one in coded.items() if name in needed or made.get(name) != digest(one)}
+        changed = {name for name, one in coded.items() if name in needed or made.get(name) != digest(one)}
+        kept = coded if whole else {name: one for name, one in coded.items() if name in changed}
         deleted = [name for name in made if name not in self._attributes()]
-        return {"attributes": kept, "deleted": deleted, "missing": missing}
+        state = {"attributes": kept, "deleted": deleted, "missing": missing}
+        return {**state, "unchanged": sorted(kept.keys() - changed)} if whole else state
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Restore what ``state`` returned, and keep it for :meth:`restore`; None, of an older version, is ignored."""
         self.begin()
+        if state is not None:
+            left_out = set(state.get("unchanged", ())) - self._restored
+            kept = {name: one for name, one in state["attributes"].items() if name not in left_out}
+            state = {**state, "attributes": kept}
         self._loaded = state
         self.restore()
 
@@ -80,11 +95,10 @@ class OwnState:
         """
         if self._loaded is None:
             return []
-        missing, decoder = list(self._loaded["missing"]), Decoder(self._policy.device)
+        missing, decoder = list(self._loaded["missing"]), Decoder(self._policy.device, self._known())
         for key, coded in self._loaded["attributes"].items():
-            path, _, name = key.rpartition(":")
             try:
-                owner = self._policy.get_submodule(path)
+                owner, name = self._place_of(key)
                 value = decoder.decode(coded, vars(owner).get(name), self._described(key))
             except (AttributeError, NotSavedError) as error:
                 missing.append(str(error))
@@ -93,8 +107,9 @@ class OwnState:
             if value is not vars(owner).get(name):
                 object.__setattr__(owner, name, value)
         for key in self._loaded["deleted"]:
-            path, _, name = key.rpartition(":")
-            vars(self._policy.get_submodule(path)).pop(name, None)
+            with suppress(AttributeError, NotSavedError):
+                owner, name = self._place_of(key)
+                vars(owner).pop(name, None)
         return missing
 
     def forget(self) -> None:
@@ -105,9 +120,8 @@ class OwnState:
         """Return the attributes that can be saved, by name, and descriptions of the others."""
         encoder, coded, missing = Encoder(self._known()), {}, []
         for key, value in self._attributes().items():
-            encoder.name = key
             try:
-                one = encoder.encode(value, self._described(key))
+                one = encoder.encode_attribute(key, value, self._described(key))
             except NotSavedError as error:
                 missing.append(str(error))
                 continue
@@ -117,14 +131,32 @@ class OwnState:
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of the user's classes: ``:name`` of the policy, ``path:name`` of a network."""
-        policy: Any = self._policy
         found: dict[str, Any] = {}
-        for path, module in policy.named_modules():
-            if module is not policy and type(module).__module__.partition(".")[0] in PACKAGES:
-                continue
-            others = names_of_package(type(policy)) | _memory_of(policy) if module is policy else names_of_modules()
-            found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
+        for path, module in self._policy.named_modules():
+            if module is self._policy or not _is_of_package(type(module)):
+                others = self._others_of(module)
+                found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
         return found
+
+    def _others_of(self, module: nn.Module) -> frozenset[str]:
+        """Return the names of attributes of the policy or of a network that are not those of the user's classes."""
+        if module is self._policy:
+            return names_of_package(type(module)) | _memory_of(module)
+        return names_of_modules()
+
+    def _place_of(self, key: str) -> tuple[nn.Module, str]:
+        """Return the policy or the network that an attribute in a file belongs to, and the name of the attribute.
+
+        Raises:
+            AttributeError: If there is no such network.
+            NotSavedError: If the attribute is not one of the user's classes.
+        """
+        path, _, name = key.rpartition(":")
+        owner: nn.Module = self._policy.get_submodule(path)
+        is_own = owner is self._policy or not _is_of_package(type(owner))
+        if not is_own or name in self._others_of(owner) or _is_code(getattr(type(owner), name, None)):
+            raise NotSavedError(f"{self._described(key)} is no attribute that a checkpoint may set")
+        return owner, name
 
     def _known(self) -> list[Any]:
         """Return objects whose state is saved elsewhere, which attributes may refer to."""
@@ -142,9 +174,19 @@ class OwnState:
         return f"{type(self._policy).__name__}.{path}{'.' if path else ''}{name}"
 
 
+def _is_of_package(code: Any) -> bool:
+    """Return whether a class or function is one of this package, Lightning or torch."""
+    return str(code.__module__).partition(".")[0] in PACKAGES
+
+
+def _is_code(member: Any) -> bool:
+    """Return whether a member of a class is a method or a property, which no attribute may hide."""
+    return callable(member) or isinstance(member, property)
+
+
 def _memory_of(policy: Any) -> frozenset[str]:
     """Return the attributes that hold the memory of a policy of this package, which ``collect_memory`` saves."""
-    if type(policy).new_memory.__module__.partition(".")[0] not in PACKAGES:
+    if not _is_of_package(type(policy).new_memory):
         return frozenset()
     return frozenset(policy.new_memory("collect")) | frozenset(policy.new_memory("eval"))
 
@@ -162,9 +204,9 @@ def names_of_package(kind: type) -> frozenset[str]:
 
 @functools.cache
 def _names_of_package(kind: type) -> frozenset[str]:
-    found = set(vars(LightningModule()))
+    found = set(vars(LightningModule())) | {"_hparams_initial", "_hparams_name"}  # set by a function of Lightning
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] in PACKAGES:
+        if _is_of_package(base):
             for member in vars(base).values():
                 function = member.fset if isinstance(member, property) else getattr(member, "__func__", member)
                 if inspect.isfunction(function):

@@ -65,6 +65,8 @@ class RoundLearner:
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
         shorten_rounds(trainer, policy)
         policy.updater.begin_fit(trainer)
+        if trainer.ckpt_path is None:
+            self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since
         self.own_state.restore()  # hooks of a subclass may have set the attributes after the checkpoint was loaded
         self._position = policy.progress.position
         policy.updater.apply_schedules(self._position)

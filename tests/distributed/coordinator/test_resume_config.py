@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.config import resolve
+from lightning_ding.config import deep_merge, resolve
 from lightning_ding.distributed import ParallelConfig
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, check_folder, fixed_part, holds_run
-from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.registry import BUFFER_REGISTRY, NotRegisteredError
+from tests.distributed.coordinator.coordinating import POLICY, Run, config
 
 STATE, RESULT, LEARNER = "coordinator/state.json", "result.json", "learner/metrics.csv"
 JOURNAL = "coordinator/journal/buffer/000000000001_a_0.json"
@@ -106,6 +108,21 @@ def _refusal(folder: Path, reason: str | None) -> Any:
     if reason is None:
         return nullcontext()
     return pytest.raises(ValueError, match=f"^{re.escape(f'main.exp_name={str(folder)!r} contains {reason}')}$")
+
+
+@pytest.mark.parametrize("sections", [("collect", "collector"), ("eval", "evaluator")])
+def test_module_that_only_workers_import_is_in_the_config_of_a_resumed_run(
+    sections: tuple[str, str], tmp_path: Path
+) -> None:
+    part, worker = sections
+    policy = deep_merge(POLICY, {part: {worker: {"import_names": ["absent_module"]}}})
+    run = Run(config(tmp_path, policy))
+    run.restart()
+    other = config(tmp_path)
+    with pytest.raises(
+        NotRegisteredError, match=rf"'absent_module' \(fixed.main.policy.{part}.{worker}.import_names\)"
+    ):
+        Coordinator(other, run.store, resume=True)
 
 
 def test_run_of_an_older_version_is_resumed_with_the_same_network() -> None:

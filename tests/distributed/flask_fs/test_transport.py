@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,3 +80,18 @@ def test_folder_of_blocks_belongs_to_one_run_until_it_is_over(tmp_path: Path) ->
     assert isinstance(store, FileStore)
     store.clear()
     transport.make_store(config_of("second", **shared))
+
+
+def test_folder_of_blocks_on_a_full_disk_belongs_to_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, real = FileStore(tmp_path / "blocks"), Path.open
+
+    def open_full(file: Path, mode: str = "r") -> Any:
+        file.touch()
+        return real(Path("/dev/full"), "w")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", open_full)
+        with pytest.raises(OSError, match="No space left on device"):
+            store.claim(tmp_path / "run")
+    store.claim(tmp_path / "run")
+    assert (tmp_path / "blocks" / "run.txt").read_text() == str(tmp_path / "run")

@@ -211,12 +211,17 @@ class Updater:
             self._follow_settings(trainer)
 
     def _follow_settings(self, trainer: Trainer) -> None:
-        """Use the settings of optimizers that have changed since the checkpoint, with one line for each optimizer."""
+        """Use the settings of optimizers that have changed since the checkpoint, with one line for each optimizer.
+
+        Optimizers that the checkpoint does not contain, such as one written without a fit, keep their settings.
+        """
+        loaded: Sequence[Settings | None] = (
+            [None] * len(self.optimizers) if self.loaded_settings is None else self.loaded_settings
+        )
         scheduled = {id(scheduler.optimizer) for scheduler in self.schedulers}
-        for index, (optimizer, made) in enumerate(zip(self.optimizers, self.settings, strict=False)):
+        for index, (optimizer, made, saved) in enumerate(zip(self.optimizers, self.settings, loaded, strict=False)):
             is_by_config = self.schedules.sets_learning_rate and index not in self.unscheduled
             schedule: Any = "scheduler" if id(optimizer) in scheduled else "config" if is_by_config else "none"
-            saved = None if self.loaded_settings is None else self.loaded_settings[index]
             text = follow_settings(optimizer, made, saved, schedule)
             if text is not None and trainer.is_global_zero:
                 logger.warning("optimizer %d %s", index, text)
