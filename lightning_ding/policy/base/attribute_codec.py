@@ -69,13 +69,12 @@ class Encoder:
             NotSavedError: If it holds something else; the message begins with ``path``.
         """
         self._name = name
-        before = len(self._coded), len(self._memory)
+        coded, memory = len(self._coded), len(self._memory)
         try:
             return self.encode(value, path)
-        except NotSavedError:
-            for found, number in zip((self._coded, self._memory), before, strict=True):
-                for key in list(found)[number:]:  # in the order in which they were added
-                    del found[key]
+        except NotSavedError:  # forget what it has added
+            self._coded = dict(list(self._coded.items())[:coded])
+            self._memory = dict(list(self._memory.items())[:memory])
             raise
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Coded:
