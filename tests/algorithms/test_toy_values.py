@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.algorithms.table import CONTINUOUS_ONLY, needs_demonstrations
 from tests.algorithms.test_learns import chain_with_torque
 from tests.algorithms.toys import BY_DEFAULT, EXACT, NAMES, OFFLINE, VALUES, Run, runs_of, train
-from tests.algorithms.values import WITHOUT_VALUES, value_of, values_along, values_of
+from tests.algorithms.values import WITH_MEMORY, WITHOUT_VALUES, value_of, values_along, values_of
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.datasets import steps_in
 from tests.toys.envs import ChainEnv, ConstantRewardEnv
@@ -144,9 +144,16 @@ def test_values_of_a_constant_reward_end_at_its_discounted_sum(
     assert watch.distance_within(*sorted((0.0, expected))) > -1.5
 
 
+ENDING = runs_of(EXACT)
+CUT = runs_of({name: run for name, run in EXACT.items() if name not in WITH_MEMORY})
+"""Memory shows the step, so the final observation of a time limit is another one than the equal one that is learned."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("terminate", [True, False])
-@pytest.mark.parametrize(("name", "run"), runs_of(EXACT))
+@pytest.mark.parametrize(
+    ("name", "run", "terminate"),
+    [pytest.param(*one.values, end, id=f"{one.id}-{end}") for end in (True, False) for one in (ENDING if end else CUT)],
+)
 def test_values_of_a_chain_end_with_it_and_continue_after_a_time_limit(
     name: str, run: Run, terminate: bool, make_trainer: MakeTrainer, request: pytest.FixtureRequest
 ) -> None:
