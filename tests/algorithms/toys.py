@@ -1,4 +1,4 @@
-"""How long each algorithm learns in each toy, and where it differs from its defaults; measured with five seeds."""
+"""How long each algorithm learns in each toy, and where it differs from its defaults; four seeds of what is fast."""
 
 from __future__ import annotations
 
