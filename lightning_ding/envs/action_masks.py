@@ -39,9 +39,9 @@ class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
 
     Example:
         >>> env = ActionMask(gym.make("Taxi-v4"))
-        >>> obs, _ = env.reset(seed=0)
-        >>> obs["action_mask"].tolist()
-        [0, 1, 1, 0, 0, 0]
+        >>> obs, info = env.reset(seed=0)
+        >>> obs["action_mask"].tolist() == info["action_mask"].tolist()
+        True
     """
 
     def __init__(self, env: gym.Env[Any, Any], source: Literal["info", "method"] | None = None) -> None:

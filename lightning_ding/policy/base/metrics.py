@@ -65,9 +65,12 @@ def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> Non
         module: The policy.
         stage: Prefix of the names.
         episodes: ``episode_return``, ``episode_length`` and ``episode_success`` of all E episodes, shape (E,), zero
-            where another rank ran them. A success is NaN where the env gave none; no rate is logged if all are.
+            where another rank ran them. A success is NaN where the env gave none; no rate is logged if all are, or
+            without ``episode_success``.
     """
-    table = torch.stack([episodes[name] for name in ("episode_return", "episode_length", "episode_success")]).double()
+    returns, lengths = episodes["episode_return"], episodes["episode_length"]
+    success = episodes.get("episode_success", torch.full_like(returns, torch.nan))
+    table = torch.stack([returns, lengths, success]).double()
     returns, lengths, successes = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum"))
     values = module.config.eval.evaluator.summary(returns.cpu().numpy()) | {"length_mean": float(lengths.mean())}
     known = successes[~successes.isnan()]
