@@ -213,7 +213,7 @@ NEVER_OCCURS: dict[str, Run | str] = {
 TOYS = {"choice": CHOICE, "target": TARGET, "parts": PARTS, "cue": CUE, "goals": GOALS, "never_occurs": NEVER_OCCURS}
 
 OWN_UNITS: Config = {"learn": {"value_norm": False}}
-OF_UNITS = "a change of the critic's units by value_norm multiplies all values"
+OF_UNITS = "its memory shows the step, so the value at a time limit is extrapolated, and faster in units of the returns"
 BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "dqn": Run(1500),
     "c51": Run(1500),
@@ -239,9 +239,9 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
-    "ppo": Run(8192, OWN_UNITS, OF_UNITS),
+    "ppo": Run(8192),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
-    "ppo_offpolicy": Run(8192, OWN_UNITS, OF_UNITS),
+    "ppo_offpolicy": Run(8192),
     "impala": Run(8192),
     "a2c": Run(25_600),
 }
@@ -289,9 +289,9 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),
         f"{OF_ENTROPY}; it is pessimistic",
     ),
-    "ppo": Run(8192, OWN_UNITS, OF_UNITS),
+    "ppo": Run(8192),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
-    "ppo_offpolicy": Run(12_800, OWN_UNITS, OF_UNITS),
+    "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440),
     "a2c": Run(51_200),
 }
