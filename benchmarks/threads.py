@@ -1,7 +1,7 @@
 """How many torch threads an update is fastest with, by the size of the network: the limit of ``TorchThreads``.
 
     python -m benchmarks.threads                # the machine otherwise idle
-    python -m benchmarks.threads --busy 1       # beside one process that computes all the time
+    python -m benchmarks.threads --busy 1       # while another process computes all the time
 
 An update is forward and backward of an MLP with two hidden layers and a step of fused Adam, with minibatches of 256.
 Numbers of threads are measured in turns; each row is the median of the turns.

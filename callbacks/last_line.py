@@ -25,7 +25,7 @@ UNITS = {"env_step": "env steps", "train_iter": "updates"}
 class LastLine(Callback):
     """Log one line at the end of a fit: env steps, the best mean return of an evaluation, and the checkpoint to use.
 
-    The checkpoint is named without a number of its own only if its policy has that mean return. A checkpoint that
+    The checkpoint is named without a number only if its policy has that mean return. A checkpoint that
     somebody has deleted is not named.
 
     On a terminal, a table with the duration and the speed is printed instead of the line. The seconds are those of this

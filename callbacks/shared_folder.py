@@ -29,7 +29,7 @@ class FolderClaim:
     """A lock that keeps other new runs out of a folder, in this process and in others.
 
     Two runs that start at the same moment both find a folder without checkpoints; only one of them gets the claim. The
-    kernel releases it at the end of the process, however that ends, so a killed run leaves no claim behind.
+    kernel releases it at the end of the process, however that ends, so a killed run leaves no claim.
 
     Args:
         folder: The claimed folder.

@@ -47,7 +47,7 @@ class ResumableDataModule(RunData, LightningDataModule):
     not_shared: ClassVar[str] = (
         "state of envs and random number generators: continuing with new episodes and new random seeds"
     )
-    """What a checkpoint lacks without the folders of the ranks, and what happens then, the end of a sentence."""
+    """The end of the message about a checkpoint without the folders of the ranks: its gaps, and their effect."""
     seed: int
     norm_obs: bool
     norm_reward: bool

@@ -139,7 +139,7 @@ def import_modules(names: Iterable[str]) -> None:
 def check_imported(content: Any, trusted: Collection[str] = ()) -> None:
     """Check that the program has imported every module that ``import_names`` in the content of a file names.
 
-    An import runs code, and a file may come from anybody. After this check :func:`import_modules` finds every module of
+    An import runs code, and a file may come from a stranger. After this check :func:`import_modules` finds every module of
     the content among the imported ones.
 
     Args:

@@ -85,7 +85,7 @@ def depends_on_mode(module: nn.Module) -> bool:
 def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
     """Return whether a layer is a linear one with weights and biases that may be changed in place.
 
-    Those of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
+    The weights of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
     """
     if type(layer) is not nn.Linear:
         return False

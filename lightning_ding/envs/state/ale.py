@@ -172,7 +172,7 @@ def _words(ale: Any) -> list[int]:
 def _form(state: bytes) -> tuple[int, bytes] | None:
     """Return the length and the beginning of an emulator's state, which the game defines; None if it is damaged.
 
-    ALE reads a state without checks of its own.
+    ALE does not check a state that it reads.
     """
     size = int.from_bytes(state[HEADER - 4 : HEADER], "little")
     inner, rest = state[HEADER : HEADER + size], state[HEADER + size :]

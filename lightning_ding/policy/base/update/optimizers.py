@@ -220,13 +220,13 @@ def follow_settings(
     Args:
         optimizer: Optimizer with the state and the settings of the checkpoint.
         made: Its settings before the checkpoint was loaded.
-        saved: Those with which the run that wrote the checkpoint began; None if an older version wrote it. Nothing
-            tells then what the program has changed, and the settings of the checkpoint are used.
+        saved: Its settings at the start of the run that wrote the checkpoint; None if an older version wrote it. Then
+            the settings of the checkpoint are used, because the changes of the program are unknown.
         schedule: What sets the learning rate: nothing, ``learn.lr_scheduler``, or a scheduler that
             ``configure_optimizers`` returned, which continues from the rate in the checkpoint.
 
     Returns:
-        What to say about the optimizer, without its index; None if no setting differs.
+        A message about the settings that differ, without the index of the optimizer; None if none differs.
     """
     now, was = made[0]["type"], (saved or made)[0]["type"]
     if now != was and not {now, was} <= SHARED_STATE:
