@@ -139,8 +139,8 @@ def import_modules(names: Iterable[str]) -> None:
 def check_imported(content: Any, trusted: Collection[str] = ()) -> None:
     """Check that the program has imported every module that ``import_names`` in the content of a file names.
 
-    An import runs code, and a file may come from a stranger. After this check :func:`import_modules` finds every module of
-    the content among the imported ones.
+    An import runs code, and a file may come from a stranger. After this check :func:`import_modules` finds every module
+    of the content among the imported ones.
 
     Args:
         content: Nested mappings and sequences, such as a saved config.
