@@ -20,9 +20,10 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 class TorchThreads(Callback):
     """Fit small networks with one torch thread on a CPU, unless the number of threads was chosen.
 
-    The threads of an operation wait for each other. In the small operations of small networks they wait longer than
-    they compute, and much longer where other programs use the cores. The number counts as chosen if ``OMP_NUM_THREADS``
-    or ``MKL_NUM_THREADS`` is set, or if ``torch.set_num_threads`` was called with another number than torch's default.
+    The threads of an operation wait for each other. On an idle machine several threads are faster, but where another
+    program uses a core, two are 2 to 3 times slower than one (docs/guides/speed.md). The number counts as chosen if
+    ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` is set, or if ``torch.set_num_threads`` was called with another number
+    than torch's default.
     After the fit, torch has its previous number of threads.
 
     Args:
