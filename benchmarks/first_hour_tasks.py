@@ -133,7 +133,7 @@ lightning-ding parallel --config recipes/configs/parallel_dqn_cartpole.yaml --se
 """
 DEMONSTRATIONS = f"""```bash
 {FIT} --trainer.default_root_dir expert --trainer.logger false
-lightning-ding collect expert/checkpoints/best.ckpt --out demos.npz --n_episode 20 --greedy
+lightning-ding collect expert/checkpoints/best.ckpt --out demos.npz --episodes 20 --greedy
 lightning-ding fit --config recipes/configs/sqil_cartpole.yaml --data.max_env_step 2000
 ```
 """

@@ -41,6 +41,18 @@ def show_stacks() -> None:
     time.sleep(SHOWING)
 
 
+def show_stacks_at_signal() -> bool:
+    """Make SIGUSR1, which would end this process, write the stacks of its threads to stderr instead.
+
+    Returns:
+        Whether it does so now: not on Windows, which has no such signal, nor if the program handles the signal itself.
+    """
+    if not hasattr(signal, "SIGUSR1") or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
+        return False
+    faulthandler.register(signal.SIGUSR1, file=STDERR, all_threads=True)
+    return True
+
+
 def _write_stacks() -> None:
     """Write the stacks of all threads to stderr by way of a temporary file.
 

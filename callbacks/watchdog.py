@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import math
 import os
+import signal
 import threading
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from lightning_ding.callbacks.process_exit import (
     leave,
     leave_within,
     show_stacks,
+    show_stacks_at_signal,
     started_here,
 )
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
@@ -45,6 +47,8 @@ class Watchdog(Callback):
     during a run. Under DDP each rank watches itself, and a rank that another rank has started exits some seconds after
     that rank has exited.
 
+    During a run, SIGUSR1 makes the process write the stacks of its threads, unless the program handles that signal.
+
     Time in which the process was stopped (Ctrl-Z) does not count for the thread, but it does for ``faulthandler``: a
     process that was stopped for longer than ``seconds`` may be ended with exit code 1 as soon as it continues.
 
@@ -56,12 +60,14 @@ class Watchdog(Callback):
     def __init__(self, seconds: float | None = 600.0) -> None:
         require(seconds is None or 0 < seconds < math.inf, "seconds", "> 0 and finite, or None", seconds)
         self.seconds = seconds
+        self._shows_stacks = False
         self._thread: threading.Thread | None = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start watching the run."""
         self._end()
+        self._shows_stacks = show_stacks_at_signal()
         if self.seconds is None:
             return
         self._is_started = is_started_by_a_rank(trainer)
@@ -83,6 +89,9 @@ class Watchdog(Callback):
         self._end()
 
     def _end(self) -> None:
+        if self._shows_stacks:
+            faulthandler.unregister(signal.SIGUSR1)
+            self._shows_stacks = False
         if self._thread is not None:
             self._stopped.set()
             self._thread.join()

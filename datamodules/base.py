@@ -19,7 +19,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
-from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer, start_watchdogs
+from lightning_ding.datamodules.trainer_setup import plain, said_if_slow, set_up_trainer, start_watchdogs
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process.processes import end_fork_server
@@ -161,6 +161,7 @@ class CollectingDataModule(ResumableDataModule):
         self.evaluator_env_num, self.n_evaluator_episode = evaluator_env_num, n_evaluator_episode
         self._envs: list[VectorEnv] = []
         self._making: str | None = None
+        self._checked: tuple[int, ...] | None = None  # ids of what the envs were made of that were checked last
         self._restore_io: Callable[[], None] = _do_nothing
         self._collect_kwargs: Mapping[str, Any] = {}
         self._dropped_episodes: list[int] = []
@@ -223,6 +224,7 @@ class CollectingDataModule(ResumableDataModule):
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         self._policy.progress.axis = self.axis
+        self._checked = None
         start_watchdogs(trainer, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
@@ -429,12 +431,15 @@ class CollectingDataModule(ResumableDataModule):
     ) -> VectorEnv:
         drops = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         made: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
-        made |= {"import_names": self.import_names, "check_api": True}
+        parts = (id(env_id), id(env_kwargs), *map(id, wrappers))
+        made |= {"import_names": self.import_names, "check_api": parts != self._checked}
         self._making = f"an env of {plain(env_id)}, which is made, reset or stepped for the first time"
         try:
-            env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
+            with said_if_slow(f"making {num_envs} envs of {plain(env_id)}"):
+                env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
         finally:
             self._making = None
+        self._checked = parts
         self._envs.append(env)
         return env
 

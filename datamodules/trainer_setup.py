@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
 from lightning_ding.callbacks.metrics import prepare_loggers
+
+SLOW = 5.0  # seconds
 
 
 @runtime_checkable
@@ -60,6 +65,23 @@ def start_watchdogs(trainer: Trainer, stage: str) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Watchdog):
             callback.setup(trainer, trainer.lightning_module, stage)
+
+
+@contextmanager
+def said_if_slow(what: str, seconds: float = SLOW) -> Iterator[None]:
+    """Log one line if the body of the ``with`` statement takes longer, while it still runs.
+
+    Args:
+        what: What the body does.
+        seconds: Longest time without the line, > 0.
+    """
+    timer = threading.Timer(seconds, rank_zero_info, (f"{what} takes longer than {seconds:g} s",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def plain(value: Any) -> Any:

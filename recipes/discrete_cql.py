@@ -1,7 +1,7 @@
 """CQL on CartPole-v1: learns from episodes of a QR-DQN policy that was trained for 10,000 env steps only.
 
     python recipes/qrdqn.py --max-env-step 10000
-    lightning-ding collect runs/qrdqn_cartpole/version_0/checkpoints/last.ckpt --out cartpole.npz --n_episode 200
+    lightning-ding collect runs/qrdqn_cartpole/version_0/checkpoints/last.ckpt --out cartpole.npz --episodes 200
     python recipes/discrete_cql.py cartpole.npz
 
 Evaluates the policy after 5,000 updates on 20 greedy episodes, and prints the mean return in the data too.

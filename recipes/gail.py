@@ -1,7 +1,7 @@
 """PPO with adversarial imitation on CartPole-v1: learns from 10 episodes of an expert, without the rewards of the env.
 
     python recipes/dqn.py
-    lightning-ding collect runs/dqn_cartpole/version_0/checkpoints/last.ckpt --out expert.npz --n_episode 10 --greedy
+    lightning-ding collect runs/dqn_cartpole/version_0/checkpoints/last.ckpt --out expert.npz --episodes 10 --greedy
     python recipes/gail.py expert.npz
 
 The returns that are logged and evaluated are those of the env. Ends as soon as 20 greedy episodes reach 500 steps each,

@@ -1,7 +1,7 @@
 """SQIL on CartPole-v1: learns from 20 episodes of a trained DQN, in half of the env steps of recipes/dqn.py.
 
     python recipes/dqn.py
-    lightning-ding collect runs/dqn_cartpole/version_0/checkpoints/best.ckpt --out demos.npz --n_episode 20 --greedy
+    lightning-ding collect runs/dqn_cartpole/version_0/checkpoints/best.ckpt --out demos.npz --episodes 20 --greedy
     python recipes/sqil.py demos.npz
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the policy at the end on 20 others.

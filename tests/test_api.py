@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lightning_ding
+import lightning_ding.policy
 from lightning_ding import __version__
 from tests.api_snapshot import FILE, UPDATE, broken, public_api, read, version, write
 
@@ -41,3 +43,8 @@ def test_removed_names_and_parameters_and_new_required_ones_break() -> None:
         "g vanished",
         "k: parameter 'x' is required now",
     ]
+
+
+def test_load_policy_is_at_the_top_of_the_package() -> None:
+    assert lightning_ding.load_policy is lightning_ding.policy.load_policy
+    assert not hasattr(lightning_ding, "load_policies")

@@ -64,7 +64,7 @@ examples:
   lightning-ding enjoy best.ckpt --video best.mp4
   lightning-ding export best.ckpt --format onnx --output policy.onnx
   lightning-ding tune --config run.yaml --trials 20 --space learn.learning_rate=log(1e-5,1e-2)
-  lightning-ding collect last.ckpt --out demos.npz --n_episode 100
+  lightning-ding collect last.ckpt --out demos.npz --episodes 100
   lightning-ding fit --policy td3_bc --data.dataset demos.npz --data.env_id Pendulum-v1 --data.max_train_iter 10000
   lightning-ding parallel --config run.yaml --set main.seed=1
   lightning-ding serial -c cartpole_dqn_config.py -s 0

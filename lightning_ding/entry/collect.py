@@ -1,7 +1,7 @@
 """The command ``collect``: play episodes with a policy, and write them as a data set for offline training.
 
-    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --n_episode 500
-    lightning-ding collect best.ckpt --out demos/pendulum-v0 --n_episode 20 --greedy
+    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --episodes 500
+    lightning-ding collect best.ckpt --out demos/pendulum-v0 --episodes 20 --greedy
     lightning-ding collect --random --env_id CartPole-v1 --out random.npz
 
 ``--out`` is a path that ends in .npz, or the id of a new Minari data set such as pendulum/sac-v0 (extra ``minari``).
@@ -62,7 +62,9 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("ckpt", nargs="?", help="checkpoint of a run")
     parser.add_argument("--out", required=True, help="path of an .npz file, or id of a new Minari data set")
-    parser.add_argument("--n_episode", type=int, default=100, help="whole episodes to play")
+    parser.add_argument(
+        "--episodes", "--n_episode", dest="n_episode", type=int, default=100, help="whole episodes to play"
+    )
     parser.add_argument("--greedy", action="store_true", help="act as in evaluations, without exploration")
     parser.add_argument("--random", action="store_true", help="take random actions, without a checkpoint")
     parser.add_argument("--env_id", help="another env than that of the run, or the env of --random")

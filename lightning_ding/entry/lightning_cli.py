@@ -44,6 +44,7 @@ COMMANDS = ("fit", "validate", "test")
 DEFAULT_POLICY = "dqn"
 DEBUG = "LIGHTNING_DING_DEBUG"
 """Environment variable that makes every error show its traceback."""
+DATAMODULES = (ReplayDataModule, RolloutDataModule, OfflineDataModule)
 KINDS = (*CHECKS, MisconfigurationException)
 LOOPS = "lightning.pytorch.loops"  # package whose method `run` trains or evaluates
 UNKNOWN_OPTION = re.compile(
@@ -58,6 +59,8 @@ class DingParser(LightningArgumentParser):
     """Parsers of all commands, since the parser that finds an error may not have all options."""
     config_class: ClassVar[type | None] = None
     """Config class of the chosen policy."""
+    datamodule: ClassVar[type | None] = None
+    """Class of the datamodule that trains the chosen policy."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
@@ -74,13 +77,34 @@ class DingParser(LightningArgumentParser):
             name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
             known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
             near = nearest(name, known)
-            hint = self._moved_to(name) or (near if near.startswith("did") else "see --help")
+            hint = self._moved_to(name) or self._of_another_kind(name)
+            hint = hint or (near if near.startswith("did") else "see --help")
             message = f"unknown option {name!r}; {hint}"
         message = " ".join(message.split())  # jsonargparse breaks some messages into lines
         if not self.exit_on_error:
             raise ValueError(message)
         print("error:", message, file=sys.stderr)
         raise SystemExit(2)
+
+    def dump(self, *args: Any, **kwargs: Any) -> str:
+        """Return a config as text, without jsonargparse's warning that tuples are written as lists.
+
+        A config takes a list wherever it takes a tuple.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"\s*Dump of a value that does not round-trip: a tuple")
+            return super().dump(*args, **kwargs)
+
+    def _of_another_kind(self, name: str) -> str | None:
+        """Return what to say of an option that another kind of datamodule has than the policy's; else None."""
+        option, made = name.removeprefix("data."), self.datamodule
+        others = [] if made is None or option == name else [one for one in DATAMODULES if one is not made]
+        having = [one.__name__ for one in others if option.partition(".")[0] in inspect.signature(one).parameters]
+        if not having or made is None:
+            return None
+        own = nearest(option, inspect.signature(made).parameters)
+        hint = f"; {own}" if own.startswith("did") else ""
+        return f"it is one of {' and '.join(having)}, and this policy trains with {made.__name__}{hint}"
 
     def _moved_to(self, name: str) -> str | None:
         path = name.removeprefix("model.cfg.")
@@ -310,7 +334,7 @@ def given_settings(run: DingCLI) -> dict[str, Any]:
 def _prepare_parsers(made: type[Policy[Any]], given: Sequence[str]) -> None:
     """Set up the parsers for a policy and the arguments; what the arguments do not need is not built."""
     DingParser.made.clear()
-    DingParser.config_class = made.config_class
+    DingParser.config_class, DingParser.datamodule = made.config_class, datamodule_class(made)
     DingCLI.command = given[0] if given and given[0] in COMMANDS else None
     explains = any(argument.startswith(("-h", "--help", "--print_config")) for argument in given)
     set_parsing_settings(docstring_parse_attribute_docstrings=explains)

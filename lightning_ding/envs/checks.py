@@ -152,9 +152,9 @@ def _check_layer(env: Any) -> dict[str, Any]:
             raise InvalidAnswerError(f"{kind} must be a gymnasium.Space, got {space!r}")
     check = observation_check(env.observation_space)
     try:
-        answer = env.reset(seed=SEED)
+        answer = env.reset(seed=SEED, options=None)
     except TypeError as error:
-        if "seed" in str(error):
+        if "seed" in str(error) or "options" in str(error):
             raise InvalidAnswerError(f"reset() must take seed and options, got {error}; {GUIDE}") from error
         return {}
     except BaseException as error:

@@ -27,6 +27,8 @@ PREFIX = "pettingzoo"
 GAMES = "pettingzoo.classic"
 """The package with PettingZoo's turn-based games."""
 RANDOM = "random"
+TEAM_GAMES = 3
+"""Games in a row that all players win or lose together before the game counts as one for a team."""
 Info = dict[str, Any]
 Opponent = Callable[[Any, np.random.Generator], int]
 """A function that returns the move of a player, given its observation and a random number generator."""
@@ -112,6 +114,7 @@ class GameEnv(gym.Env[Any, np.int64]):
         self._number: int | None = None  # of the opponent
         self._moves: list[int | None] = []  # of all players since the reset; None removes one that has left
         self._obs: Any = None  # of the agent
+        self._team: Team | None = Team() if opponent == RANDOM else None  # None: there is nothing to find out
 
     @property
     def seat(self) -> int:
@@ -131,6 +134,8 @@ class GameEnv(gym.Env[Any, np.int64]):
         self._seed = int(rng.integers(2**31))
         self._number = None if self.opponents is None else self.opponents.draw(rng)
         self._moves = []
+        if self._team is not None:
+            self._team.begin()
         self._game.reset(seed=self._seed)
         _, terminated, truncated = self._until_turn()
         if terminated or truncated:
@@ -145,6 +150,8 @@ class GameEnv(gym.Env[Any, np.int64]):
         """
         self._move(self._checked("action", action, legal_moves(self._obs, self.action_space)))
         reward, terminated, truncated = self._until_turn()
+        if self._team is not None and (terminated or truncated):
+            self._end_of_game(self._team)
         return self._obs, reward, terminated, truncated, {}
 
     def render(self) -> Any:
@@ -167,6 +174,8 @@ class GameEnv(gym.Env[Any, np.int64]):
         self.np_random.bit_generator.state = state["rng"]
         self._seat, self._seed, self._number = state["seat"], state["seed"], state["number"]
         self._moves = []
+        if self._team is not None:
+            self._team.begin()
         self._game.reset(seed=self._seed)
         for move in state["moves"]:
             self._move(move)
@@ -203,6 +212,52 @@ class GameEnv(gym.Env[Any, np.int64]):
     def _move(self, move: int | None) -> None:
         self._moves.append(move)
         self._game.step(move)
+        if self._team is not None and move is not None:
+            self._team.add(self._game.rewards)
+
+    def _end_of_game(self, team: Team) -> None:
+        """Warn if the game seems to be one for a team while the others move at random; stop asking once it is known."""
+        is_team = team.end_of_game()
+        if is_team and self.opponents is None:
+            warnings.warn(
+                f"all players of {self._game} have won or lost together in {TEAM_GAMES} games, so it seems to be "
+                "a game for a team, but the other players move at random: pass opponent, a function that plays for "
+                "them, or let the policy play for them with the callback SelfPlay",
+                stacklevel=3,
+            )
+        if is_team is not None:
+            self._team = None
+
+
+class Team:
+    """Finds out from the rewards of a game whether its players win and lose together."""
+
+    def __init__(self) -> None:
+        self._returns: dict[str, float] = {}
+        self._games = 0
+
+    def begin(self) -> None:
+        """Begin a game."""
+        self._returns = {}
+
+    def add(self, rewards: Mapping[str, float]) -> None:
+        """Add the rewards of a move, by player."""
+        for player, reward in rewards.items():
+            if reward:
+                self._returns[player] = self._returns.get(player, 0.0) + reward
+
+    def end_of_game(self) -> bool | None:
+        """Return whether the players are a team; None as long as the games so far do not tell.
+
+        A game in which at most one player got a reward does not tell it.
+        """
+        returns = list(self._returns.values())
+        if len(returns) < 2:
+            return None
+        if min(returns) < 0 < max(returns):
+            return False
+        self._games += 1
+        return True if self._games >= TEAM_GAMES else None
 
 
 def spaces_of_players(env: Any) -> tuple[spaces.Space[Any], spaces.Space[Any]]:

@@ -158,7 +158,7 @@ class DiscreteSACPolicy(SACPolicy):
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-            raise TypeError(f"discrete_sac needs a Discrete action space, got {action_space}")
+            raise TypeError(f"discrete_sac needs a Discrete action space, got {action_space}; dqn, ppo and a2c take it")
         return {"obs_shape": obs_shape(observation_space), **discrete_action(action_space, "discrete_sac")}
 
 

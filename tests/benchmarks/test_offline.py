@@ -61,7 +61,7 @@ def test_recipe_says_how_to_make_the_data_that_it_is_measured_with(name: str) ->
     says, file = str(offline.recipe_of(name)[1].__doc__), offline.file_of(offline.ALGORITHMS[name]).name
     if source.buffer_size is None:
         assert f"python recipes/{source.recipe}.py --max-env-step {source.env_steps}\n" in says
-        assert f"--out {file} --n_episode {source.n_episode}\n" in says
+        assert f"--out {file} --episodes {source.n_episode}\n" in says
     else:
         assert f"fit --config recipes/configs/{source.recipe}_cartpole.yaml" in says
         assert source.env_steps == proofs.load(source.recipe).MAX_ENV_STEP

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
-from lightning import Trainer
+from lightning import Callback, LightningModule, Trainer
 
 from lightning_ding.callbacks import RunEvaluator, Watchdog
+from lightning_ding.callbacks.process_exit import show_stacks_at_signal
 from lightning_ding.callbacks.watchdog import counts
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.exit_codes import STALLED
@@ -150,3 +153,24 @@ def test_last_message_names_the_env_and_its_step(
         watchdog._leave(trainer, 4.0)
     said = "no env step and no update for 4 s while waiting for env 1, SlowEnv, in step 3 of its episode, so the "
     assert caplog.messages[0].startswith(said)
+
+
+def test_signal_shows_the_stacks_of_a_run_that_goes_on(
+    make_trainer: MakeTrainer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Asks(Callback):
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    policy = DQNPolicy({"eval": {"evaluator": {"n_episode": 1}}})
+    make_trainer(callbacks=[Asks(), Watchdog()]).fit(policy, ReplayDataModule("CartPole-v1", max_env_step=96))
+    assert policy.progress.env_step >= 96
+    assert "in on_train_start" in capfd.readouterr().err
+
+
+def test_signal_that_the_program_handles_is_left_to_it() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        assert not show_stacks_at_signal()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

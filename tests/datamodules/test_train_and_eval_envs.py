@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +15,7 @@ from typing_extensions import override
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.trainer_setup import said_if_slow
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.toys.envs import ChainEnv
 
@@ -132,3 +134,37 @@ def test_other_bounds_of_observations_are_the_same_network(make_trainer: MakeTra
 def test_an_unknown_evaluation_env_is_refused_by_its_argument() -> None:
     with pytest.raises(ValueError, match=r"eval_env_id must be a registered gymnasium id.* got 'No-v0'"):
         ReplayDataModule("CartPole-v1", eval_env_id="No-v0")
+
+
+class Counted(ChainEnv):
+    made: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Counted.made += 1
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "number"),
+    [({}, 1 + 2 + 2), ({"train_wrappers": [EndsEarly]}, 2 + 2 + 2), ({"eval_env_id": lambda: Counted()}, 2 + 2 + 2)],
+)
+def test_an_env_is_made_once_more_to_be_checked(
+    make_trainer: MakeTrainer, small: dict[str, Any], kwargs: Any, number: int
+) -> None:
+    datamodule = ReplayDataModule(Counted, num_envs=2, max_env_step=40, n_evaluator_episode=2, **kwargs)
+    trainer = make_trainer()
+    before = Counted.made
+    trainer.fit(DQNPolicy(small), datamodule)
+    assert Counted.made - before == number
+    make_trainer().validate(DQNPolicy(small), datamodule)  # the class may have changed, so it is checked again
+    assert Counted.made - before == number + 1 + 2
+
+
+def test_one_line_says_what_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
+        with said_if_slow("making 2 envs of Slow-v0", seconds=0.01):
+            time.sleep(0.2)
+            assert "making 2 envs of Slow-v0 takes longer than 0.01 s" in caplog.text
+        with said_if_slow("making 2 envs of Fast-v0", seconds=60.0):
+            pass
+    assert "Fast-v0" not in caplog.text

@@ -39,7 +39,7 @@ def test_command_writes_the_episodes_of_the_policy(
     ckpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "demos.npz"
-    main(["collect", str(ckpt), "--out", str(out), "--n_episode", "3", "--seed", "1"])
+    main(["collect", str(ckpt), "--out", str(out), "--episodes", "3", "--seed", "1"])
     data = load_dataset(out)
     assert data.bounds().tolist() == [0, 200, 400, 600]
     assert data.columns["truncated"].nonzero()[0].tolist() == [199, 399, 599]
@@ -163,7 +163,7 @@ def test_minari_data_set_is_written(ckpt: Path, tmp_path: Path, monkeypatch: pyt
         (["missing.ckpt", "--out", "x.npz"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
         (["--random", "--out", "x.npz"], "env_id must be an env"),
         (["--random", "--env_id", "CartPole-v1", "--out", "x.csv"], "out must be a path that ends in .npz"),
-        (["--random", "--env_id", "CartPole-v1", "--out", "x.npz", "--n_episode", "0"], "n_episode must be >= 1"),
+        (["--random", "--env_id", "CartPole-v1", "--out", "x.npz", "--episodes", "0"], "n_episode must be >= 1"),
         (["--random", "--greedy", "--env_id", "CartPole-v1", "--out", "x.npz"], "greedy must be False"),
     ],
 )

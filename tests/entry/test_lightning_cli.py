@@ -217,6 +217,13 @@ MISTAKES: list[tuple[str, Sequence[str], Config, str]] = [
     ("value", ["--model.cfg.learn.batch_size", "0"], {}, "learn.batch_size must be >= 1, got 0"),
     ("type", ["--model.cfg.learn.batch_size", "many"], {}, '"model.cfg.learn.batch_size"'),
     ("choice", ["--model.cfg.learn.loss", "huberr"], {}, '"model.cfg.learn.loss"'),
+    (
+        "option of another datamodule",
+        ["--policy", "iql", "--data.max_env_step", "8"],
+        {},
+        "unknown option 'data.max_env_step'; it is one of ReplayDataModule and RolloutDataModule, and this policy "
+        "trains with OfflineDataModule; did you mean 'max_train_iter'?",
+    ),
     ("env", ["--data.env_id", "CartPol-v1"], {}, "did you mean 'CartPole-v1'?"),
 ]
 
@@ -414,3 +421,9 @@ def test_a_bug_of_the_users_env_shows_its_traceback(own: Config) -> None:
     Path("broken_envs.py").write_text(BROKEN)
     with pytest.raises(ValueError, match="a bug of the env"):
         run("fit", "--data.env_id=broken_envs.OwnEnv", f"--data.wrappers+={FLATTEN}")
+
+
+def test_printing_the_config_gives_no_warning(settings: Config, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(SystemExit):
+        run("fit", "--print_config")
+    assert [str(one.message) for one in recwarn if "round-trip" in str(one.message)] == []

@@ -73,7 +73,7 @@ COMMANDS = {
     "evaluate": ["--episodes", "1", "--env_id", "CartPole-v1"],
     "enjoy": ["--video", "own.gif", "--env_id", "CartPole-v1"],
     "export": ["--format", "safetensors", "--output", "copy.safetensors"],
-    "collect": ["--out", "own.npz", "--n_episode", "1", "--env_id", "CartPole-v1"],
+    "collect": ["--out", "own.npz", "--episodes", "1", "--env_id", "CartPole-v1"],
 }
 """Commands that take a checkpoint, and options of a tiny use of each."""
 UNREGISTERED = {

@@ -99,6 +99,16 @@ def test_a_reset_without_a_seed_is_named() -> None:
         make_vector_env(WithoutSeed, check_api=True)
 
 
+class WithoutOptions(Env):
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+def test_a_reset_without_options_is_named() -> None:
+    with pytest.raises(BrokenEnvError, match=r"the env WithoutOptions .*: reset\(\) must take seed and options"):
+        make_vector_env(WithoutOptions, check_api=True)
+
+
 def test_a_broken_env_that_is_registered_is_named_by_its_id() -> None:
     gym.register("Broken-v0", lambda **kwargs: Env(**kwargs), kwargs={"first": OBS})
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from lightning_ding.envs import GameEnv, env_state, load_env_state, make_vector_env
+from lightning_ding.envs.game import TEAM_GAMES, Team
 from lightning_ding.envs.named import find_env
 from lightning_ding.envs.state.memo import NotPlainError
 from tests.toys.games import RelayGame
@@ -250,3 +252,40 @@ def test_game_that_ends_before_the_first_move_is_refused() -> None:
     env = GameEnv(RelayGame, opponent=passes, seat=1, lengths=(1,))
     with pytest.raises(RuntimeError, match="ended before the first move of player_1"):
         env.reset()
+
+
+class Together(RelayGame):
+    """A relay game whose moves earn 1 for every player."""
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self.rewards = dict.fromkeys(self.possible_agents, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("game", "opponent", "warns"), [(Together, "random", True), (Together, passes, False), (RelayGame, "random", False)]
+)
+def test_game_of_a_team_with_random_players_says_so_once(game: Any, opponent: Any, warns: bool) -> None:
+    env = GameEnv(game, opponent=opponent, seat=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for number in range(TEAM_GAMES + 2):
+            play(env, 0, 0, 0)
+            assert len(said) == (warns and number + 1 >= TEAM_GAMES)
+    assert not warns or "the other players move at random" in str(said[0].message)
+
+
+def test_a_team_wins_and_loses_together() -> None:
+    def found(*games: list[dict[str, float]]) -> list[bool | None]:
+        team, ends = Team(), []
+        for moves in games:
+            team.begin()
+            for rewards in moves:
+                team.add(rewards)
+            ends.append(team.end_of_game())
+        return ends
+
+    both, draw, one = {"a": -1.0, "b": -2.0}, {"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 0.0}
+    assert found([both], [draw], [both, both], [one], [both]) == [None, None, None, None, True]
+    assert found([both], [{"a": 1.0, "b": -1.0}]) == [None, False]
+    assert found([{"a": 1.0, "b": -1.0}, {"a": -3.0, "b": 4.0}]) == [False]

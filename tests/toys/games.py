@@ -70,6 +70,7 @@ class RelayGame:
         self.moves = []
         self.agents = list(self.possible_agents)
         self.agent_selection = self.agents[0]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
         self._gained = dict.fromkeys(self.agents, 0.0)
 
     def step(self, action: Any) -> None:
@@ -83,7 +84,8 @@ class RelayGame:
         self.moves.append(int(action))
         self._gained[agent] = 0.0
         for other in self.agents:
-            self._gained[other] += len(self.moves) if other == agent else -len(self.moves)
+            self.rewards[other] = float(len(self.moves) if other == agent else -len(self.moves))
+            self._gained[other] += self.rewards[other]
         self.agent_selection = self.possible_agents[len(self.moves) % len(self.possible_agents)]
 
     def observe(self, agent: str) -> NDArray[np.float32]:

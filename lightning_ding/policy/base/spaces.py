@@ -105,7 +105,9 @@ def continuous_action(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         hint = "use gymnasium.wrappers.TransformAction to change the shape of a Box"
         if isinstance(space, spaces.Discrete):
-            hint = "docs/algorithms.md lists the algorithms for discrete actions"
+            hint = "dqn, discrete_sac and ppo take it, and docs/algorithms.md lists more"
+        elif isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+            hint = "dqn, ppo and a2c take it, and docs/algorithms.md lists more"
         raise TypeError(f"{policy} needs a one-dimensional Box as its action space, got {space}; {hint}")
     low, high = action_bounds(space)
     bounds = {"action_low": low, "action_high": high}

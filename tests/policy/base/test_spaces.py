@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.policy.base.spaces import action_bounds, actor_shapes, continuous_action, discrete_action, obs_shape
+from lightning_ding.registry import POLICY_REGISTRY
 
 MOVE = spaces.Discrete(3)
 
@@ -140,7 +142,9 @@ def test_integers_without_a_bound_have_an_infinite_one() -> None:
 @pytest.mark.parametrize(
     ("space", "hint"),
     [
-        (spaces.Discrete(2), "lists the algorithms for discrete actions"),
+        (spaces.Discrete(2), "; dqn, discrete_sac and ppo take it, and docs/algorithms.md lists more"),
+        (spaces.MultiDiscrete([3, 2]), "; dqn, ppo and a2c take it, and docs/algorithms.md lists more"),
+        (spaces.MultiBinary(2), "; dqn, ppo and a2c take it, and docs/algorithms.md lists more"),
         (spaces.Box(-1, 1, (2, 2)), "TransformAction"),
         (spaces.Box(-1, 1, ()), "TransformAction"),
     ],
@@ -160,3 +164,18 @@ def test_discrete_action_names_the_policies_for_a_box() -> None:
 def test_action_bounds_are_the_decimals_that_a_user_would_write() -> None:
     space = spaces.Box(np.array([-0.4, 0.1], np.float32), np.array([0.4, np.inf], np.float32))
     assert action_bounds(space) == ([-0.4, 0.1], [0.4, float("inf")])
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [(name, spaces.Discrete(2)) for name in ("dqn", "discrete_sac", "ppo")]
+    + [
+        (name, space)
+        for name in ("dqn", "ppo", "a2c")
+        for space in (spaces.MultiDiscrete([3, 2]), spaces.MultiBinary(2))
+    ],
+)
+def test_policies_that_the_refusals_name_take_the_space(name: str, space: spaces.Space[Any]) -> None:
+    policy = POLICY_REGISTRY.get(name)()
+    policy.build(spaces.Box(-1, 1, (3,)), space)
+    assert space.contains(policy.predict(np.zeros(3, np.float32)))
