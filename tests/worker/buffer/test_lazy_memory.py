@@ -109,3 +109,22 @@ def test_a_small_buffer_gives_no_warning(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize("kind", [DQNPolicy, C51Policy, QRDQNPolicy, RainbowPolicy, DDPGPolicy, TD3Policy, SACPolicy])
 def test_replay_keeps_a_million_transitions_by_default(kind: Any) -> None:
     assert kind.config_class().other.replay_buffer.replay_buffer_size == MANY
+
+
+@on_linux
+def test_a_freed_buffer_gives_its_memory_back_while_later_objects_live() -> None:
+    def filled() -> Any:
+        buffer: Any = create_buffer({"type": "naive", "replay_buffer_size": 20_000}, seed=0)
+        for start in range(0, 20_000, 2000):
+            buffer.push(transitions(start, 2000, (100,)))
+            later.append(bytearray(3000))  # keeps the heap from shrinking
+        return buffer
+
+    later: list[bytearray] = []
+    filled()
+    before = resident()
+    buffers = [filled() for _ in range(8)]
+    assert resident() - before > 50
+
+    del buffers
+    assert resident() - before < 15
