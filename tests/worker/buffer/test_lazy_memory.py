@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import sys
@@ -127,4 +128,5 @@ def test_a_freed_buffer_gives_its_memory_back_while_later_objects_live() -> None
     assert resident() - before > 50
 
     del buffers
+    gc.collect()
     assert resident() - before < 15
