@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
+from weakref import WeakSet
 
 import torch
 from gymnasium.vector import VectorEnv
@@ -35,6 +36,22 @@ SCHEMA = 4
 """Version of the datamodule's part of a checkpoint."""
 MEGABYTE = 1e6
 SMALLEST = 10 * MEGABYTE  # bytes of the envs' state about which nothing is said
+
+
+LARGE = 16e6  # bytes
+_begun: WeakSet[ResumableDataModule] = WeakSet()
+"""Datamodules that have begun a fit in this process."""
+
+
+def _free_earlier_runs(datamodule: ResumableDataModule) -> None:
+    """Free the buffers and networks of earlier fits that nothing uses any more, before another one begins.
+
+    A Trainer, its datamodule and its policy refer to each other, so they wait for the garbage collector, which counts
+    objects and not bytes. A collection takes about 0.1 s, so it is made only if earlier fits hold much memory.
+    """
+    if sum(one.nbytes for one in _begun if one is not datamodule) >= LARGE:
+        gc.collect()
+    _begun.add(datamodule)
 
 
 class ResumableDataModule(RunData, LightningDataModule):
@@ -78,6 +95,12 @@ class ResumableDataModule(RunData, LightningDataModule):
             f"{cls.__name__} must be made by its constructor, got the checkpoint {str(checkpoint_path)!r}, whose "
             "arguments name code: pass your own arguments, and the checkpoint to Trainer.fit(ckpt_path=...)"
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer and of the policy's parameters."""
+        parameters = 0 if self._policy is None else sum(one.nbytes for one in self._policy.parameters())
+        return parameters + int(getattr(getattr(self, "buffer", None), "nbytes", 0))
 
     # ------------------------------------------------------------------ to implement
 
@@ -244,6 +267,7 @@ class ResumableDataModule(RunData, LightningDataModule):
     def _start(self) -> None:
         """Start collecting: continue from a checkpoint, or else begin with new seeds for envs and exploration."""
         self._starts = False
+        _free_earlier_runs(self)
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time
         own_state, trainer = self._policy.learner.own_state, cast(Trainer, self.trainer)
         if trainer.ckpt_path is not None and not self._is_restored:  # a datamodule of another class wrote it

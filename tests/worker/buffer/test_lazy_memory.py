@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import re
 import sys
 from pathlib import Path
@@ -109,3 +110,15 @@ def test_a_small_buffer_gives_no_warning(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize("kind", [DQNPolicy, C51Policy, QRDQNPolicy, RainbowPolicy, DDPGPolicy, TD3Policy, SACPolicy])
 def test_replay_keeps_a_million_transitions_by_default(kind: Any) -> None:
     assert kind.config_class().other.replay_buffer.replay_buffer_size == MANY
+
+
+@on_linux
+@pytest.mark.parametrize(("size", "has_own_pages"), [(1 << 17, True), ((1 << 17) - 1, False)])
+def test_large_arrays_have_pages_that_the_heap_cannot_keep(size: int, has_own_pages: bool) -> None:
+    array = Memory().zeros((size,), np.uint8)
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    assert isinstance(owner.obj if isinstance(owner, memoryview) else owner, mmap.mmap) == has_own_pages
+    array[:] = 1
+    assert array.sum() == size
