@@ -351,7 +351,8 @@ def test_image_encoder_has_dings_convolutions(widths: list[int], channels: list[
     found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
     assert found == list(zip(channels, (8, 4, 3), (4, 2, 1), strict=True))
     assert encoder.output_size == features
-    assert [one.padding for one in encoder.convolutions] == [(0, 0)] * 3 and encoder.pool is None
+    assert [one.padding for one in encoder.convolutions] == [(0, 0)] * 3
+    assert encoder.pool is None
     assert encoder(torch.rand(5, 4, side, side)).min() < 0  # the features are not activated
 
 
