@@ -330,7 +330,15 @@ def encoder_widths(value: Any, cfg: Cfg) -> Ours:
     """Return the widths of an encoder; DI-engine does not activate the features of images."""
     is_plain = is_image(cfg) and not cfg.get("model.impala_cnn_encoder", False)
     widths = {"model.encoder_hidden_size_list": list(value)}
-    return widths | ({f"{KWARGS}activate_features": False} if is_plain else {})
+    return widths | ({f"{KWARGS}activate_features": False} | _kernels(cfg) if is_plain else {})
+
+
+def _kernels(cfg: Cfg) -> Ours:
+    """Return DI-engine's kernels for images of a size for which the default here differs, where they fit."""
+    _, *sides = squeezed(cfg.get("model.obs_shape"))
+    if min(sides) < 36 or all(64 <= side < 100 for side in sides):
+        return {}
+    return {f"{KWARGS}kernel_size": [8, 4, 3], f"{KWARGS}stride": [4, 2, 1]}
 
 
 def qac_encoder(value: Any, cfg: Cfg) -> Ours:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
 from lightning_ding.registry import MODEL_REGISTRY, import_modules
+
+LARGE = 5_000_000
+"""Parameters from which a network of default sizes is named in a warning."""
+SIZES = ("encoder", "encoder_hidden_size_list", "encoder_kwargs")
+"""Arguments with which a user chooses the size of a network."""
 
 
 def create_model(cfg: Mapping[str, Any]) -> nn.Module:
@@ -22,4 +28,17 @@ def create_model(cfg: Mapping[str, Any]) -> nn.Module:
     """
     arguments = dict(cfg)
     import_modules(arguments.pop("import_names", ()))
-    return cast(nn.Module, MODEL_REGISTRY.build(arguments.pop("type"), **arguments))
+    model = cast(nn.Module, MODEL_REGISTRY.build(arguments.pop("type"), **arguments))
+    if not any(arguments.get(name) for name in SIZES):
+        _warn_if_large(model, arguments.get("obs_shape"))
+    return model
+
+
+def _warn_if_large(model: nn.Module, obs_shape: Any) -> None:
+    """Warn if a network has many parameters although nobody asked for its sizes."""
+    number = sum(parameter.numel() for parameter in model.parameters())
+    if number > LARGE:
+        rank_zero_warn(
+            f"the network for observations of shape {obs_shape} has {number / 1e6:.1f} million parameters by default; "
+            "model.encoder_hidden_size_list and model.encoder_kwargs make it smaller, and so do smaller observations"
+        )

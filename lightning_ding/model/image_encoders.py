@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,31 @@ from lightning_ding.model.layers import apply_layer
 from lightning_ding.registry import ENCODER_REGISTRY
 
 IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)
-IMAGE_KERNELS, IMAGE_STRIDES = (8, 4, 3), (4, 2, 1)  # kernel sizes and strides of the three convolutions
-SMALLEST_LARGE_SIDE = 36  # pixels; the smallest side that these kernels accept
+
+
+class Convolutions(NamedTuple):
+    """Kernel sizes, strides and padding of the default convolutions along an axis."""
+
+    side: int
+    """Smallest number of pixels of the axis."""
+    kernels: tuple[int, int, int]
+    strides: tuple[int, int, int]
+    padding: tuple[int, int, int]
+
+
+DEFAULTS = (
+    Convolutions(1, (3, 3, 3), (1, 1, 1), (0, 0, 0)),  # a kernel leaves at least two pixels
+    Convolutions(14, (4, 3, 3), (2, 1, 1), (1, 1, 1)),
+    Convolutions(22, (4, 3, 3), (2, 1, 2), (1, 1, 1)),
+    Convolutions(25, (4, 4, 3), (2, 2, 1), (1, 1, 1)),
+    Convolutions(36, (8, 3, 3), (4, 1, 1), (2, 1, 1)),
+    Convolutions(45, (8, 3, 3), (4, 1, 2), (2, 1, 1)),
+    Convolutions(56, (8, 4, 3), (4, 2, 1), (2, 1, 0)),
+    Convolutions(60, (8, 4, 3), (4, 2, 1), (2, 0, 0)),
+    Convolutions(64, (8, 4, 3), (4, 2, 1), (0, 0, 0)),  # Mnih et al. 2015
+)
+"""Default convolutions by size. Parameters and operations of neighbouring sizes differ by less than a factor of 2."""
+LARGEST_OUTPUT = 8  # pixels of an axis after the default convolutions; more are averaged
 IMPALA_SIZES = (16, 32, 32, 256)  # channels of three sections, then features (Espeholt et al. 2018)
 
 
@@ -78,9 +101,9 @@ class ConvEncoder(nn.Module):
 
     Images are converted by :class:`ImageInput`.
 
-    By default the kernels and strides depend on the size of the image, separately for each axis. From 36 pixels they
-    are those of the paper, kernels 8, 4, 3 and strides 4, 2, 1. For smaller images they are 3 and 1, and a kernel is at
-    most as large as its input.
+    By default kernels, strides and padding depend on the size of the image, separately for each axis, as listed in
+    ``DEFAULTS``. From 64 pixels they are those of the paper, kernels 8, 4, 3 and strides 4, 2, 1. More than 8 pixels
+    along an axis after the convolutions, as images of 100 pixels have, are averaged to 8.
 
     Args:
         obs_shape: Shape of an image or of a stack of images, see :class:`ImageInput`.
@@ -90,7 +113,8 @@ class ConvEncoder(nn.Module):
         activation: Activation of all layers.
         channels: Channels of each convolution, instead of ``hidden_size_list``.
         feature_size: Number of features F, instead of ``hidden_size_list``.
-        kernel_size: Side of the kernel of each convolution; None chooses them by the size of the image.
+        kernel_size: Side of the kernel of each convolution; None chooses them by the size of the image. With
+            ``kernel_size`` or ``stride`` there is no padding and no averaging.
         stride: Stride of each convolution; None chooses them by the size of the image.
         layer_norm: Apply layer normalisation before each activation.
         activate_features: Apply the activation to the features too; DI-engine does not.
@@ -124,11 +148,15 @@ class ConvEncoder(nn.Module):
         height, width = (_along_an_axis(side, len(widths), kernel_size, stride) for side in sides)
         self.convolutions = nn.ModuleList()
         for outputs, vertical, horizontal in zip(widths, height[:-1], width[:-1], strict=True):
-            kernels, strides = zip(vertical[1:], horizontal[1:], strict=True)
-            self.convolutions.append(nn.Conv2d(inputs, outputs, kernels, strides))
+            kernels, strides, padding = zip(vertical[1:], horizontal[1:], strict=True)
+            self.convolutions.append(nn.Conv2d(inputs, outputs, kernels, strides, padding))
             inputs = outputs
+        output = (height[-1][0], width[-1][0])
+        largest = tuple(min(side, LARGEST_OUTPUT) for side in output)
+        self.pool = AreaAverage(output, largest) if largest != output and not (kernel_size or stride) else None
+        output = output if self.pool is None else largest
         self.norms = nn.ModuleList(nn.GroupNorm(1, channels) for channels in widths) if layer_norm else None
-        flat = inputs * height[-1][0] * width[-1][0]
+        flat = inputs * math.prod(output)
         self.linear = MLP((flat, self.output_size), activation, activate_features, layer_norm)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -139,7 +167,43 @@ class ConvEncoder(nn.Module):
         for number, convolution in enumerate(self.convolutions):
             x = apply_layer(convolution, nn.Conv2d, x)
             x = self.activate(x if norms is None else apply_layer(norms[number], nn.GroupNorm, x))
+        x = x if self.pool is None else self.pool(x)
         return cast(Tensor, self.linear(x.flatten(1)))
+
+
+class AreaAverage(nn.Module):
+    """Averages of the pixels in equal areas, whose borders may lie within a pixel.
+
+    ``adaptive_avg_pool2d`` is the same for sizes that divide, and has no ONNX operation for others.
+
+    Args:
+        size: Height and width (H, W) of the input.
+        output_size: Numbers of areas along both axes, at most (H, W).
+
+    Example:
+        >>> AreaAverage((3, 1), (2, 1))(torch.tensor([[[[0.0], [3.0], [6.0]]]])).flatten().tolist()
+        [1.0, 5.0]
+    """
+
+    def __init__(self, size: tuple[int, int], output_size: tuple[int, int]) -> None:
+        super().__init__()
+        rows, columns = (_shares(*sides) for sides in zip(size, output_size, strict=True))
+        self.rows: Tensor
+        self.columns: Tensor
+        self.register_buffer("rows", rows, persistent=False)
+        self.register_buffer("columns", columns.T.contiguous(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return averages, shape (B, C, *output_size), of images, shape (B, C, *size)."""
+        return self.rows @ x @ self.columns
+
+
+def _shares(pixels: int, areas: int) -> Tensor:
+    """Return the share of each pixel in each of the areas that divide an axis equally, shape (areas, pixels)."""
+    ends = torch.arange(areas + 1) * (pixels / areas)
+    left = torch.arange(pixels)
+    upper = torch.minimum(ends[1:, None], left + 1.0)
+    return (upper - torch.maximum(ends[:-1, None], left.float())).clamp(min=0) * (areas / pixels)
 
 
 def _with_features(hidden_size_list: Sequence[int] | None, kernels: Sequence[int] | None) -> Sequence[int] | None:
@@ -153,25 +217,28 @@ def _with_features(hidden_size_list: Sequence[int] | None, kernels: Sequence[int
     allowed = "at most four numbers for images; set encoder_kwargs.channels and feature_size for other convolutions"
     is_known = kernels is not None or len(hidden_size_list) <= len(IMAGE_SIZES)
     require(is_known, "encoder_hidden_size_list", allowed, list(hidden_size_list))
-    is_short = len(hidden_size_list) == len(kernels or IMAGE_KERNELS)
+    is_short = len(hidden_size_list) == len(kernels or DEFAULTS[0].kernels)
     return [*hidden_size_list, hidden_size_list[-1]] if is_short else hidden_size_list
 
 
 def _along_an_axis(
     side: int, number: int, kernel_size: Sequence[int] | None, stride: Sequence[int] | None
-) -> list[tuple[int, int, int]]:
-    """Return (pixels, kernel, stride) of each convolution along one axis, followed by (remaining pixels, 1, 1)."""
+) -> list[tuple[int, int, int, int]]:
+    """Return (pixels, kernel, stride, padding) of each convolution along an axis; last (remaining pixels, 1, 1, 0)."""
+    default = [one for one in DEFAULTS if side >= one.side][-1]
+    further = max(0, number - len(default.kernels))
+    kernels, strides = (*default.kernels, *[3] * further), (*default.strides, *[1] * further)
+    padding = (*default.padding, *[0] * further) if kernel_size is None and stride is None else (0,) * number
     layers, left = [], side
     for layer in range(number):
-        is_large = side >= SMALLEST_LARGE_SIDE and layer < len(IMAGE_KERNELS)
-        kernel, step = (IMAGE_KERNELS[layer], IMAGE_STRIDES[layer]) if is_large else (3, 1)
-        kernel = min(kernel, left) if kernel_size is None else kernel_size[layer]
-        step = step if stride is None else stride[layer]
+        around = padding[layer]
+        kernel = min(kernels[layer], max(1, left + 2 * around - 1)) if kernel_size is None else kernel_size[layer]
+        step = strides[layer] if stride is None else stride[layer]
         fits = f"<= {left} in convolution {layer + 1} of an axis of {side} pixels, or encoder_kwargs.stride smaller"
-        require(kernel <= left, "encoder_kwargs.kernel_size", fits, kernel_size)
-        layers.append((left, kernel, step))
-        left = (left - kernel) // step + 1
-    return [*layers, (left, 1, 1)]
+        require(kernel <= left + 2 * around, "encoder_kwargs.kernel_size", fits, kernel_size)
+        layers.append((left, kernel, step, around))
+        left = (left + 2 * around - kernel) // step + 1
+    return [*layers, (left, 1, 1, 0)]
 
 
 def image_sizes(

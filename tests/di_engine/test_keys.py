@@ -340,17 +340,20 @@ def test_fixed_temperature_has_no_learning_rate() -> None:
     assert run.warnings == ("policy.learn.learning_rate_alpha = 0.5 has no effect: learn.auto_alpha is False",)
 
 
+@pytest.mark.parametrize("side", [48, 84, 120])
 @pytest.mark.parametrize(
     ("widths", "channels", "features"), [([8, 8, 16], [8, 8, 16], 16), ([4, 8, 8, 16], [4, 8, 8], 16)]
 )
-def test_image_encoder_has_dings_convolutions(widths: list[int], channels: list[int], features: int) -> None:
-    keys = {"obs_shape": [4, 84, 84], "action_shape": 3, "encoder_hidden_size_list": widths}
+def test_image_encoder_has_dings_convolutions(widths: list[int], channels: list[int], features: int, side: int) -> None:
+    keys = {"obs_shape": [4, side, side], "action_shape": 3, "encoder_hidden_size_list": widths}
     policy, _ = make(translate(pair_of("dqn", {"model": keys})))
     encoder: Any = policy.model.encoder
     found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
     assert found == list(zip(channels, (8, 4, 3), (4, 2, 1), strict=True))
     assert encoder.output_size == features
-    assert encoder(torch.rand(5, 4, 84, 84)).min() < 0  # the features are not activated
+    assert [one.padding for one in encoder.convolutions] == [(0, 0)] * 3
+    assert encoder.pool is None
+    assert encoder(torch.rand(5, 4, side, side)).min() < 0  # the features are not activated
 
 
 def test_layer_normalisation_is_that_of_the_heads() -> None:

@@ -18,7 +18,13 @@ GAMMA, GAE_LAMBDA = 0.875, 0.9375
 _MLP = {"obs_shape": 4, "encoder_hidden_size_list": [8, 6]}
 _IMAGE = {  # DI-engine does not activate the features of images
     "obs_shape": [2, 36, 36],
-    "encoder_kwargs": {"channels": [3, 4, 3], "feature_size": 6, "activate_features": False},
+    "encoder_kwargs": {
+        "channels": [3, 4, 3],
+        "feature_size": 6,
+        "kernel_size": [8, 4, 3],
+        "stride": [4, 2, 1],
+        "activate_features": False,
+    },
 }
 _Q = {**_MLP, "action_shape": 3, "head_layer_num": 1}
 _ATOMS = {"v_min": -3.0, "v_max": 3.0, "n_atom": 11}

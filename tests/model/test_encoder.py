@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, MLPEncoder, SeparateEncoder, create_encoder
 from lightning_ding.model.encoder import ACTIVATIONS, encoder_for
-from lightning_ding.model.image_encoders import ResidualBlock
+from lightning_ding.model.factory import create_model
+from lightning_ding.model.image_encoders import AreaAverage, ResidualBlock
 from lightning_ding.registry import ENCODER_REGISTRY
 
 DICT_ENCODERS = pytest.mark.parametrize("encoder_class", [DictEncoder, SeparateEncoder])
@@ -164,12 +168,69 @@ def strides_and_kernels(encoder: nn.Module) -> list[Any]:
     return [(layer.kernel_size, layer.stride) for layer in encoder.modules() if isinstance(layer, nn.Conv2d)]
 
 
-def test_kernels_are_3x3_below_36_pixels_and_those_of_the_paper_from_there_on_along_each_axis() -> None:
-    assert strides_and_kernels(ConvEncoder((3, 35, 35))) == [((3, 3), (1, 1))] * 3
+def test_kernels_are_those_of_the_paper_from_64_pixels_along_each_axis() -> None:
     paper = [((8, 8), (4, 4)), ((4, 4), (2, 2)), ((3, 3), (1, 1))]
-    assert strides_and_kernels(ConvEncoder((3, 36, 36))) == paper
-    assert strides_and_kernels(ConvEncoder((36, 35, 3))) == [((8, 3), (4, 1)), ((4, 3), (2, 1)), ((3, 3), (1, 1))]
-    assert strides_and_kernels(ConvEncoder((5, 5, 1))) == [((3, 3), (1, 1)), ((3, 3), (1, 1)), ((1, 1), (1, 1))]
+    assert strides_and_kernels(ConvEncoder((3, 64, 64))) == paper
+    assert strides_and_kernels(ConvEncoder((64, 13, 3))) == [((8, 3), (4, 1)), ((4, 3), (2, 1)), ((3, 3), (1, 1))]
+    assert strides_and_kernels(ConvEncoder((3, 13, 13))) == [((3, 3), (1, 1))] * 3
+    assert strides_and_kernels(ConvEncoder((5, 5, 1))) == [((3, 3), (1, 1)), ((2, 2), (1, 1)), ((1, 1), (1, 1))]
+
+
+def costs(side: int, channels: int) -> tuple[int, int]:
+    """Return the parameters of the default encoder of square images, and its operations for one image."""
+    with torch.device("meta"):
+        encoder = ConvEncoder((channels, side, side))
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            encoder(torch.empty(1, channels, side, side))
+    return sum(one.numel() for one in encoder.parameters()), counter.get_total_flops()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 12])
+def test_neighbouring_sizes_of_images_differ_by_less_than_a_factor_of_2(channels: int) -> None:
+    sides = range(channels + 1 if channels > 3 else 3, 257)  # the smaller one of the outer axes is that of the channels
+    known = [costs(side, channels) for side in sides]
+    for kind in (0, 1):
+        ratios = {
+            side: after[kind] / before[kind] for side, before, after in zip(sides[1:], known, known[1:], strict=False)
+        }
+        assert {side: ratio for side, ratio in ratios.items() if not 0.5 < ratio < 2} == {}
+    assert max(parameters for parameters, _ in known) < 2.3e6
+
+
+def test_areas_are_averaged_as_adaptive_pooling_does_where_sizes_divide_and_by_hand_elsewhere() -> None:
+    x = torch.rand(2, 3, 16, 24)
+    assert torch.allclose(AreaAverage((16, 24), (8, 8))(x), F.adaptive_avg_pool2d(x, 8), atol=1e-6)
+    thirds = AreaAverage((1, 3), (1, 2))(torch.tensor([[[[1.0, 2.0, 6.0]]]]))  # (1 + 2 / 2) / 1.5, (2 / 2 + 6) / 1.5
+    assert thirds.flatten().tolist() == pytest.approx([4 / 3, 14 / 3])
+    whole = AreaAverage((13, 10), (8, 8))(torch.ones(1, 1, 13, 10))
+    assert torch.allclose(whole, torch.ones(1, 1, 8, 8))
+
+
+def test_an_output_of_more_than_8_pixels_is_averaged_unless_kernels_or_strides_are_given() -> None:
+    # sides 104 -> 25 -> 11 -> 9
+    encoder = ConvEncoder((4, 104, 84))
+    assert list(encoder.parameters())[-2].shape == (512, 64 * 8 * 7)
+    own = ConvEncoder((4, 104, 84), kernel_size=[8, 4, 3], stride=[4, 2, 1])
+    assert list(own.parameters())[-2].shape == (512, 64 * 9 * 7)
+    obs = images(2, 4, 104, 84)
+    before = obs.float().div(255)
+    for layer in encoder.convolutions:
+        before = layer(before).relu()
+    pooled = AreaAverage((9, 7), (8, 7))(before)
+    assert torch.allclose(encoder(obs), encoder.linear(pooled.flatten(1)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"), [({}, True), ({"encoder_hidden_size_list": [128]}, False), ({"obs_shape": 9}, False)]
+)
+def test_a_large_network_of_default_sizes_is_named(options: dict[str, Any], warns: bool) -> None:
+    section = {"type": "dqn", "obs_shape": 40_000, "action_shape": 2, **options}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        create_model(section)
+    texts = [str(one.message) for one in said if "million parameters by default" in str(one.message)]
+    assert len(texts) == warns
+    assert not warns or "observations of shape 40000 has 5.2 million parameters" in texts[0]
 
 
 def test_conv_encoder_takes_as_many_convolutions_as_it_is_given_channels() -> None:
