@@ -13,11 +13,14 @@ from lightning_ding import __version__
 from lightning_ding.config import closest
 
 LIGHTNING, DISTRIBUTED = "lightning_ding.entry.lightning_cli", "lightning_ding.entry.parallel"
+SWEEP = "lightning_ding.entry.sweep"
 DI_ENGINE = "lightning_ding.entry.serial_cli"
 COMMANDS = {
     "fit": ("train a policy", LIGHTNING),
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
     "test": ("evaluate a checkpoint on episodes that no validation has", LIGHTNING),
+    "sweep": ("train a policy with several seeds, as fit --seeds does", SWEEP),
+    "compare": ("compare runs over their seeds, with intervals", "lightning_ding.entry.compare"),
     "tune": ("search for the hyper-parameters of a run, with Optuna", "lightning_ding.entry.tune"),
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
     "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),
@@ -60,6 +63,8 @@ options:
 examples:
   lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 50000
   lightning-ding fit --config run.yaml --ckpt_path last
+  lightning-ding fit --config run.yaml --seeds 5 --folder runs/new
+  lightning-ding compare runs/new runs/old --plot curves.png
   lightning-ding evaluate best.ckpt --episodes 100
   lightning-ding enjoy best.ckpt --video best.mp4
   lightning-ding export best.ckpt --format onnx --output policy.onnx
@@ -98,4 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         sys.path.append(os.getcwd())  # envs and policies of the user
         _, home = COMMANDS.get(command, COMMANDS["fit"])  # Lightning's command line also has options without a command
+        if command == "fit" and any(option.partition("=")[0] == "--seeds" for option in given):
+            home = SWEEP
         import_module(home).main(given)

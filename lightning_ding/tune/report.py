@@ -86,7 +86,9 @@ def summary_of(
     """Return the spaces, the best trials, the comparison, the winner and the files as text."""
     trials = study.get_trials(deepcopy=False)
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    counts = {state.name.lower(): sum(trial.state == state for trial in trials) for state in TrialState}
+    again = {number for trial in trials for number in trial.system_attrs.get("retry_history", ())}
+    shown = [trial for trial in trials if trial.number not in again]  # a trial whose process died has been run again
+    counts = {state.name.lower(): sum(trial.state == state for trial in shown) for state in TrialState}
     states = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
     lines = [f"trials: {states}", "searched:"]
     lines += [f"  {name}: {space}" for name, space in spaces.items()]

@@ -1,0 +1,213 @@
+"""The command ``sweep``: one run of ``fit`` for each of several seeds, some of them at the same time.
+
+    lightning-ding fit --config run.yaml --seeds 5
+    lightning-ding sweep --config run.yaml --seeds 0,3,7 --jobs 2 --folder runs/sweep/dqn
+
+All options of ``fit`` are options of this command too; ``fit --seeds`` is the same command. Each run has a folder
+``seed_0``, ``seed_1`` and so on in the folder of the sweep, with its output in ``output.txt``. The same command again
+continues a sweep that was interrupted: runs that have ended are kept, the others are resumed from their last
+checkpoint. At the end the runs are compared as ``lightning-ding compare`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.checkpoints.folder import last_checkpoint
+from lightning_ding.config import require
+from lightning_ding.entry.compare import compare, table
+from lightning_ding.entry.lightning_cli import is_refusal, line_of
+from lightning_ding.entry.serial_cli import CommandParser
+
+RECORD, OUTPUT = "sweep.json", "output.txt"
+OWN = ("--seed_everything", "--data.seed", "--trainer.default_root_dir", "--ckpt_path")
+"""Options of ``fit`` that differ between the runs of a sweep."""
+PATIENCE = 60.0  # seconds in which an interrupted run writes its checkpoint before it is killed
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Args:
+        arguments: ``sweep`` or ``fit``, and the options.
+
+    Raises:
+        SystemExit: With code 2 for an invalid command line, 1 if a run has failed, and 130 after an interrupt.
+    """
+    options, rest = _parser().parse_known_args(list(arguments)[1:])
+    try:
+        failed = Sweep(rest, options.folder or _folder(rest), seeds_of(options.seeds), options.jobs).run()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        print("error:", line_of(error), file=sys.stderr)
+        raise SystemExit(2) from error
+    if failed:
+        raise SystemExit(1)
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog="lightning-ding sweep",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__,
+        epilog="All options of fit are options of this command too: lightning-ding fit --help",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--seeds", required=True, help="number of seeds, which are 0, 1, ..., or a list such as 0,3,7")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, help="folder of the sweep; by default runs/sweep/NAME of the config file"
+    )
+    return parser
+
+
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds that an option names.
+
+    Raises:
+        ValueError: If it is neither a number >= 1 nor a list of different seeds >= 0.
+
+    Example:
+        >>> seeds_of("3"), seeds_of("0,3,7")
+        ([0, 1, 2], [0, 3, 7])
+    """
+    allowed = "a number of seeds >= 1, or different seeds >= 0 such as 0,3,7"
+    parts = text.split(",")
+    require(all(part.strip().isdecimal() for part in parts), "seeds", allowed, text)
+    numbers = [int(part) for part in parts]
+    seeds = list(range(numbers[0])) if len(numbers) == 1 else numbers
+    require(len(seeds) >= 1 and len(set(seeds)) == len(seeds), "seeds", allowed, text)
+    return seeds
+
+
+def _folder(options: Sequence[str]) -> Path:
+    """Return the folder of a sweep whose command does not name it."""
+    names = [after for option, after in itertools.pairwise(options) if option in ("-c", "--config")]
+    names += [option.partition("=")[2] for option in options if option.startswith("--config=")]
+    return Path("runs") / "sweep" / (Path(names[-1]).stem if names else "fit")
+
+
+class Sweep:
+    """The runs of a command ``fit`` with several seeds.
+
+    Args:
+        options: The options of ``fit``, without seeds and folders.
+        folder: Folder of the sweep. If it holds runs of the same options, they are continued.
+        seeds: Seeds of the runs, each >= 0.
+        jobs: Number of runs at the same time, >= 1.
+
+    Raises:
+        ValueError: If an argument is out of its range, ``options`` has a seed or a folder, or the folder holds a sweep
+            with other options.
+    """
+
+    def __init__(self, options: Sequence[str], folder: Path, seeds: Sequence[int], jobs: int = 2) -> None:
+        require(jobs >= 1, "jobs", ">= 1", jobs)
+        for option in options:
+            allowed = f"options of fit other than {', '.join(OWN)}, which each run of a sweep has for itself"
+            require(option.partition("=")[0] not in OWN, "options", allowed, option)
+        self.options, self.folder, self.seeds, self.jobs = list(options), folder, list(seeds), jobs
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        record = folder / RECORD
+        known = json.loads(record.read_text())["options"] if record.is_file() else self.options
+        allowed = f"a new folder, or that of a sweep with the options {' '.join(self.options)}"
+        require(known == self.options, "folder", allowed, f"{folder} of a sweep with {' '.join(known)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(record, json.dumps({"options": self.options}))
+
+    def run(self) -> list[int]:
+        """Run what has not ended yet, print a line for each run and a comparison, and return the seeds that failed."""
+        with self._stopping(), ThreadPoolExecutor(self.jobs) as pool:
+            codes = list(pool.map(self._run, self.seeds))
+        if self._is_stopped:
+            raise KeyboardInterrupt
+        failed = [seed for seed, code in zip(self.seeds, codes, strict=True) if code]
+        ended = [self._of(seed) for seed in self.seeds if seed not in failed]
+        if ended:
+            print(table(compare({self.folder.name: ended})))
+        return failed
+
+    def _of(self, seed: int) -> Path:
+        return self.folder / f"seed_{seed}"
+
+    def _run(self, seed: int) -> int:
+        """Run one seed to its end, and return its exit code."""
+        folder = self._of(seed)
+        mark = folder / RECORD
+        if mark.is_file():
+            print(f"seed {seed}: has ended already", flush=True)
+            return 0
+        folder.mkdir(exist_ok=True)
+        own = [f"--seed_everything={seed}", f"--data.seed={seed}", f"--trainer.default_root_dir={folder}"]
+        is_resumed = last_checkpoint(folder) is not None
+        command = [sys.executable, "-m", "lightning_ding", "fit", *self.options, *own]
+        began = time.monotonic()
+        code = self._wait_for([*command, *(["--ckpt_path=last"] if is_resumed else [])], folder / OUTPUT)
+        if code == 0:
+            replace_text(mark, json.dumps({"seed": seed}))
+        if not self._is_stopped:
+            how = "ended" if code == 0 else f"failed with exit code {code}, see {folder / OUTPUT},"
+            print(f"seed {seed}: {how} after {time.monotonic() - began:.0f} s", flush=True)
+        return code
+
+    def _wait_for(self, command: Sequence[str], output: Path) -> int:
+        """Run a command, and return its exit code; that of an interrupt if the sweep is stopped."""
+        with output.open("ab") as file:
+            with self._lock:
+                if self._is_stopped:
+                    return 130
+                process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self._environment())
+                self._processes.add(process)
+            code = process.wait()
+        with self._lock:
+            self._processes.discard(process)
+        return code
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of a run, in which torch takes its share of the cores."""
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        return {"OMP_NUM_THREADS": str(threads), **os.environ}
+
+    @contextmanager
+    def _stopping(self) -> Any:
+        """Pass SIGINT and SIGTERM on to the runs, as SIGTERM: they write a checkpoint and end."""
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {one: signal.signal(one, self._stop) for one in signals}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def _stop(self, *_: Any) -> None:
+        self._is_stopped = True
+        for process in list(self._processes):
+            with suppress(OSError):
+                process.terminate()
+        killer = threading.Timer(PATIENCE, self._kill)
+        killer.daemon = True
+        killer.start()
+
+    def _kill(self) -> None:
+        for process in list(self._processes):
+            with suppress(OSError):
+                process.kill()

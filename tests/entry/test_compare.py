@@ -1,0 +1,123 @@
+"""The command compare: results of seeds by hand, statistics by hand and by SciPy, logs of both kinds, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from lightning_ding.entry.compare import (
+    bootstrap,
+    compare,
+    interquartile_mean,
+    main,
+    probability_of_improvement,
+    read_curves,
+)
+
+
+def write_csv(folder: Path, rows: dict[int, float], name: str = "eval/return_mean") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name},learn/loss,step", *(f"{value},,{step}" for step, value in rows.items()), ",0.5,7"]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_events(folder: Path, rows: dict[int, float]) -> None:
+    with SummaryWriter(str(folder)) as writer:
+        for step, value in rows.items():
+            writer.add_scalar("eval/return_mean", value, step)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(4):
+        write_csv(Path(f"new/seed_{seed}"), {50: 1.0, 90: 10.0 * seed, 100: 10.0 * seed + 2})
+        write_events(Path(f"old/seed_{seed}/version_0"), {50: 100.0, 90: 5.0, 100: 5.0 + seed})
+    return tmp_path
+
+
+def test_result_of_a_seed_is_the_mean_of_its_last_tenth(runs: Path) -> None:
+    assert [curve.result for curve in read_curves("new")] == [1.0, 11.0, 21.0, 31.0]
+    assert [curve.result for curve in read_curves("old")] == [5.0, 5.5, 6.0, 6.5]
+    assert read_curves("old")[2].step.tolist() == [50, 90, 100]
+
+
+def test_runs_are_compared_with_the_first_one(runs: Path) -> None:
+    new, old = compare({"new": ["new"], "old": ["old"]})
+    assert (new.results, new.mean, new.improvement) == ((1.0, 11.0, 21.0, 31.0), 16.0, None)
+    assert new.interval[0] < 16.0 < new.interval[1]
+    assert (old.mean, old.improvement) == (5.75, 0.25)  # each seed of old is better than one of four
+    assert old.improvement_interval is not None
+    assert 0.0 <= old.improvement_interval[0] < 0.25 < old.improvement_interval[1] <= 1.0
+
+
+def test_interval_is_that_of_scipy(runs: Path) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    values = np.array([3.0, 9.0, 4.0, 8.0, 1.0])
+    theirs = stats.bootstrap(
+        [values],
+        lambda drawn, axis: stats.trim_mean(drawn, 0.25, axis=axis),
+        n_resamples=20_000,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    assert bootstrap(interquartile_mean, values) == pytest.approx(tuple(theirs), abs=0.4)
+    for number in range(1, 9):
+        drawn = np.random.default_rng(number).normal(size=(3, number))
+        assert interquartile_mean(drawn) == pytest.approx(stats.trim_mean(drawn, 0.25, axis=1))
+
+
+def test_probability_of_improvement_by_hand() -> None:
+    assert probability_of_improvement([1.0, 2.0], [0.0]) == 1.0
+    assert probability_of_improvement([1.0, 2.0], [1.5, 2.0, 3.0]) == pytest.approx(1.5 / 6)
+    assert probability_of_improvement(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]])).tolist() == [1.0, 0.0]
+
+
+def test_table_and_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "ours=new", "theirs=old"])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.endswith("  better than ours")
+    assert first.split()[:3] == ["ours", "4", "16.0"]
+    assert second.split()[:3] == ["theirs", "4", "5.750"]
+    main(["compare", "new", "--json", "--plot", "curves.png"])
+    assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == [1.0, 11.0, 21.0, 31.0]
+    assert Path("curves.png").read_bytes()[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "run must be a folder with the logs of a run, got 'nowhere'"),
+        (["new", "--metric", "eval/return_mea"], "did you mean 'eval/return_mean'?"),
+        (["empty"], "no metrics.csv and no file of TensorBoard"),
+        (["a=new", "a=old"], "runs must be different names, got ['a', 'a']"),
+        ([], "the following arguments are required: RUN"),
+    ],
+)
+def test_mistake_ends_in_one_line(
+    runs: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    Path("empty").mkdir()
+    with pytest.raises(SystemExit) as code:
+        main(["compare", *arguments])
+    assert code.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_a_later_row_of_a_step_replaces_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,eval/return_mean\n100,1.0\n50,2.0\n100,3.0\n")
+    (curve,) = read_curves(tmp_path)
+    assert (curve.step.tolist(), curve.value.tolist()) == ([50, 100], [2.0, 3.0])
+
+
+def test_one_seed_has_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "new/seed_1", "old/seed_1"])
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["new/seed_1", "1", "11.0", "-", "-"]
+    assert second.split() == ["old/seed_1", "1", "5.500", "-", "0.00"]
