@@ -22,6 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs import NotPlainError, env_state, load_env_state
+from lightning_ding.envs.handle import EnvHandles
 from lightning_ding.envs.state.state import state_sizes
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.protocols import RunData
@@ -65,6 +66,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._policy: Any = None
         self._loader_warnings = LoaderWarnings()
         self._envs_sizes: Counter[str] = Counter()
+        self._handles = EnvHandles()
         self._reset()
 
     @classmethod
@@ -78,6 +80,10 @@ class ResumableDataModule(RunData, LightningDataModule):
             f"{cls.__name__} must be made by its constructor, got the checkpoint {str(checkpoint_path)!r}, whose "
             "arguments name code: pass your own arguments, and the checkpoint to Trainer.fit(ckpt_path=...)"
         )
+
+    def env_settings(self) -> str:
+        """Return what was set in training and evaluation envs, for collectors in other processes; "" for nothing."""
+        return self._handles.text
 
     # ------------------------------------------------------------------ to implement
 
@@ -98,11 +104,14 @@ class ResumableDataModule(RunData, LightningDataModule):
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
+        own |= {"env_settings": self.env_settings()}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
         return {"schema": SCHEMA, **own, **where, **ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the run if training is resumed (Lightning hook).
+
+        What was set in the envs is set again; in an evaluation, only what is not set yet.
 
         With another ``seed`` or number of ranks than that of the checkpoint, the random number generators begin with
         new seeds, in new episodes.
@@ -117,7 +126,9 @@ class ResumableDataModule(RunData, LightningDataModule):
                 "version; load its weights with load_from_checkpoint and start a new run"
             )
         trainer = cast(Trainer, self.trainer)
-        if not trainer.training and trainer.state.fn != "fit":
+        is_fit = trainer.training or trainer.state.fn == "fit"
+        self._handles.load(state.get("env_settings", ""), keeps_own=not is_fit)  # not in states of older versions
+        if not is_fit:
             return
         for name in ("norm_obs", "norm_reward"):
             then = state[name]

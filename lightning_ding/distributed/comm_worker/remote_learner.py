@@ -20,6 +20,7 @@ from lightning_ding.distributed.collector.marine import find_game
 from lightning_ding.distributed.config import EnvConfig, LearningTask
 from lightning_ding.distributed.coordinator.intake import check_policy
 from lightning_ding.envs import PettingZooVectorEnv
+from lightning_ding.envs.named import find_callable
 from lightning_ding.policy import create_policy
 from lightning_ding.worker import BaseLearner, LearnerHook
 
@@ -146,7 +147,8 @@ class RemoteLearner(BaseLearner):
             defaults["logger"] = TensorBoardLogger(self.folder.parent, name=FOLDER, version="")
         if not learner.validate:
             asked["limit_val_batches"] = 0
-        trainer = Trainer(**{**defaults, **asked}, callbacks=list(callbacks))
+        own = [find_callable(one, "system.learner.trainer.callbacks")() for one in asked.pop("callbacks", ())]
+        trainer = Trainer(**{**defaults, **asked}, callbacks=[*own, *callbacks])
         one_rank = trainer.world_size == 1
         require(learner.multi_gpu or one_rank, "learner.multi_gpu", "true for several devices", learner.multi_gpu)
         return trainer
