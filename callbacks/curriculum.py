@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Sets = Literal["attribute", "method", "reset_option"]
 AFTER_METRICS = 200  # priority; MetricsLogger writes first, and a checkpoint is saved later in the same hook
-SEEN = "progress/episode"  # the metric that says at which episode the metrics of collecting were written
+SEEN = "progress/episode"  # the episodes of the run when the metrics of collecting were written
 LEVEL = "curriculum/level"
 
 
@@ -84,17 +84,20 @@ class Curriculum(Callback):
         self._is_resumed = False
         self._first = 0  # episodes of the run at the start of this fit
         self._since = 0  # episodes of the run when the level was set
-        self._seen = 0  # episodes of the run when the metrics were last written
         with_priority(self, AFTER_METRICS)
 
     @override
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Set the current level, which is that of the checkpoint in a resumed run."""
         of_evaluation = self.metric.startswith("eval/")
         allowed = "one of collecting with a Trainer whose validation is off"
         require(trainer.enable_validation or not of_evaluation, "metric", allowed, self.metric)
         self._first = pl_module.progress.episode
         self._set(trainer)
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Log the level of a new run."""
         if not self._is_resumed:  # otherwise the level has been logged
             self._log(trainer, pl_module)
         self._is_resumed = False
@@ -118,7 +121,7 @@ class Curriculum(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the level and since when it is set."""
-        return {"level": self.level, "since": self._since, "seen": self._seen}
+        return {"level": self.level, "since": self._since}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -129,19 +132,18 @@ class Curriculum(Callback):
         """
         allowed = f"at least {state_dict['level'] + 1} levels, as the run has reached the last of these"
         require(state_dict["level"] < len(self.levels), "levels", allowed, self.levels)
-        self.level, self._since, self._seen = state_dict["level"], state_dict["since"], state_dict["seen"]
-        self._is_resumed = True
+        self.level, self._since, self._is_resumed = state_dict["level"], state_dict["since"], True
 
     def _look(self, trainer: Trainer, pl_module: Any) -> None:
         if self.level == len(self.thresholds):
             return
         metrics, of_evaluation = trainer.callback_metrics, self.metric.startswith("eval/")
-        seen = pl_module.progress.episode if of_evaluation else int(metrics.get(SEEN, self._seen))
-        if seen == self._seen or self.metric not in metrics:
+        # a value from before the last change of the level was written at no later episode than that
+        episode = pl_module.progress.episode if of_evaluation else int(metrics.get(SEEN, 0))
+        if self.metric not in metrics or episode - self._since < self.min_episodes:
             return
-        self._seen = seen
         value, threshold = float(metrics[self.metric]), self.thresholds[self.level]
-        if value < threshold or seen - self._since < self.min_episodes:
+        if not value >= threshold:
             return
         self.level += 1
         self._since = pl_module.progress.episode

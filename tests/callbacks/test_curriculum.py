@@ -40,7 +40,9 @@ def fit(
     make_trainer: MakeTrainer, small: Config, curriculum: Curriculum, max_env_step: int = 64, **flags: Any
 ) -> Noted:
     noted = Noted(curriculum, flags.pop("attribute", "level"))
-    module = ReplayDataModule(LevelEnv, num_envs=2, max_env_step=max_env_step, rounds_per_epoch=2, **flags.pop("data", {}))
+    module = ReplayDataModule(
+        LevelEnv, num_envs=2, max_env_step=max_env_step, rounds_per_epoch=2, **flags.pop("data", {})
+    )
     torch.manual_seed(0)
     make_trainer(**{"callbacks": [curriculum, noted], "log_every_n_steps": 1, **flags}).fit(DQNPolicy(small), module)
     return noted
@@ -75,7 +77,9 @@ def test_level_waits_for_its_episodes(make_trainer: MakeTrainer, small: Config) 
     }
 
 
-@pytest.mark.parametrize(("sets", "name", "attribute"), [("method", "set_wind", "wind"), ("reset_option", "start", "start")])
+@pytest.mark.parametrize(
+    ("sets", "name", "attribute"), [("method", "set_wind", "wind"), ("reset_option", "start", "start")]
+)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_level_may_be_set_by_a_method_or_an_option_of_resets(
     make_trainer: MakeTrainer, small: Config, sets: Any, name: str, attribute: str, mode: str
@@ -122,7 +126,9 @@ def test_resumed_run_continues_at_its_level(
 
 
 def test_unknown_metric_is_named_after_the_first_evaluation(make_trainer: MakeTrainer, small: Config) -> None:
-    with pytest.raises(ValueError, match=r"metric must be one of \[.*'collect/return_mean'.*\], got 'collect/success_rate'"):
+    with pytest.raises(
+        ValueError, match=r"metric must be one of \[.*'collect/return_mean'.*\], got 'collect/success_rate'"
+    ):
         fit(make_trainer, small, Curriculum("level", LEVELS, threshold=0.5, metric="collect/success_rate"))
 
 
@@ -148,4 +154,4 @@ def test_argument_out_of_range_is_refused(arguments: dict[str, Any], error: str)
 
 def test_checkpoint_with_a_level_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="levels must be at least 3 levels, as the run has reached the last of these"):
-        Curriculum("level", [0, 1], 1.0).load_state_dict({"level": 2, "since": 0, "seen": 0})
+        Curriculum("level", [0, 1], 1.0).load_state_dict({"level": 2, "since": 0})

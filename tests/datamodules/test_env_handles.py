@@ -68,7 +68,14 @@ def test_settings_are_effective_from_the_next_step_and_the_next_episode_on(
     rows = collected(module)
     assert rows["reward"].tolist() == [0.0] * 24 + [2.0] * 16
     begins = rows["obs"][:, 3] == 0
-    assert rows["obs"][begins, 2][-6:].tolist() == [0, 0, 4, 4, 4, 4]  # the episode that ends at step 24 was reset before
+    assert rows["obs"][begins, 2][-6:].tolist() == [
+        0,
+        0,
+        4,
+        4,
+        4,
+        4,
+    ]  # the episode that ends at step 24 was reset before
     assert trainer.callback_metrics["eval/return_mean"] == 27
     (tested,) = trainer.test(DQNPolicy(small), module, verbose=False)  # with new envs, which are set again
     assert tested["test/return_mean"] == 27

@@ -232,7 +232,9 @@ class ProcessVectorEnv(JoinedInfos):
         self._ended[:] = state["ended"]
         self._processes.settings = dict(state.get("settings", {}))
         for name, values in state.get("attributes", {}).items():  # in states of older versions
-            self._processes.settings[f"set_attr({name!r})"] = [("set_attr", name, values[rows]) for rows in self._rows()]
+            self._processes.settings[f"set_attr({name!r})"] = [
+                ("set_attr", name, values[rows]) for rows in self._rows()
+            ]
         from_plain(state["actions"], self.action_space)
 
     def render(self) -> tuple[Any, ...]:
