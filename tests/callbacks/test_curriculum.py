@@ -70,7 +70,7 @@ def test_level_stays_below_the_threshold(make_trainer: MakeTrainer, small: Confi
 def test_level_waits_for_its_episodes(make_trainer: MakeTrainer, small: Config) -> None:
     curriculum = Curriculum("level", LEVELS, threshold=0.0, min_episodes=9)
     levels = fit(make_trainer, small, curriculum, 96).levels
-    # 8 episodes until step 24, 10 until 32; 9 more until step 64, and the envs have the level when the next round begins
+    # 8 episodes until step 24, 10 until 32; 9 more until step 64; the next round begins at the new level
     assert {step: level for step, (level, _) in levels.items()} == {
         **{24: 0, 32: 0, 40: 1, 48: 1, 56: 1, 64: 1},
         **{72: 2, 80: 2, 88: 2, 96: 2},

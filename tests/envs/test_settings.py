@@ -37,7 +37,7 @@ def test_number_of_numpy_keeps_its_type() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, [print], np.array([None]), 1j], ids=repr)
 def test_value_that_is_not_plain_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="the value of level must be None, a bool, .* because checkpoints contain it"):
+    with pytest.raises(ValueError, match=r"the value of level must be None, a bool, .* because checkpoints contain it"):
         Settings().add(Setting("attribute", "level", value))
 
 

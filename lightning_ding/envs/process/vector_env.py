@@ -49,10 +49,11 @@ class ProcessVectorEnv(JoinedInfos):
     is repeated. A step ends the episode of each env in the failed process as ``FaultBarrier`` does: with the last valid
     observation, reward 0, ``truncated`` and the info ``{"abnormal": True, "fault": "..."}``, which is in ``final_info``
     in the mode SAME_STEP. The results of the other envs are unchanged. The new envs get what ``set_attr``,
-    ``configure`` and ``set_reset_options`` have set. If the first reset of a new env has no seed, its seed is derived from the last seed of the env
-    and the number k of faults since then, ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``; without any seed
-    it is random. A failure is handled within its time limit and the time that a new process takes to start; a new
-    process that does not answer in time either is raised.
+    ``configure`` and ``set_reset_options`` have set. If the first reset of a new env has no seed, its seed is derived
+    from the last seed of the env and the number k of faults since then,
+    ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``; without any seed it is random. A failure is handled
+    within its time limit and the time that a new process takes to start; a new process that does not answer in time
+    either is raised.
 
     Args:
         env_fns: Functions that create the envs; they are sent to the processes by cloudpickle.
