@@ -31,9 +31,9 @@ class WeightPublisher(Callback):
     :meth:`~lightning_ding.protocols.RunData.env_settings`. If the policy is trained on the CPU, these are the tensors
     that are trained, so the function must copy or write them before it returns.
 
-    Only rank zero publishes. It publishes each version once, and again if envs were set since. If the function raises ``OSError``, for example
-    because the disk is full, an error is logged and the weights of the next round are published instead. At the start
-    of a run, publishing is tried for a minute before the error is raised.
+    Only rank zero publishes. It publishes each version once, and again if envs were set since. If the function raises
+    ``OSError``, for example because the disk is full, an error is logged and the weights of the next round are
+    published instead. At the start of a run, publishing is tried for a minute before the error is raised.
 
     Args:
         send_policy: Function that gets the weights, such as ``comm_learner.send_policy``.

@@ -366,7 +366,7 @@ class CollectingDataModule(ResumableDataModule):
         self._start_normalising()
         policy.learner.rewards.begin()
         self._collector_env = env
-        self._handles.training.bind(env)
+        self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
@@ -401,7 +401,7 @@ class CollectingDataModule(ResumableDataModule):
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
-        self._handles.evaluation.bind(env)
+        self._handles.bind("evaluation", env)
         self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
 
     def _evaluate(self) -> dict[str, Tensor]:

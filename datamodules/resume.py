@@ -104,9 +104,8 @@ class ResumableDataModule(RunData, LightningDataModule):
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
-        own |= {"env_settings": self.env_settings()}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
-        return {"schema": SCHEMA, **own, **where, **ranks}
+        return {"schema": SCHEMA, **own, **where, **ranks, "env_settings": self.env_settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the run if training is resumed (Lightning hook).

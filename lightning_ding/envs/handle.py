@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv, VectorWrapper
 from typing_extensions import override
@@ -199,6 +199,10 @@ class EnvHandles:
         texts = json.loads(text or "{}")
         for name, one in self._handles().items():
             one.load(texts.get(name, ""), keeps_own)
+
+    def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
+        """Use a vector env from now on and make the settings in it."""
+        self._handles()[name].bind(env)
 
     def close(self) -> None:
         """Release the envs; the settings are kept for those that are made next."""

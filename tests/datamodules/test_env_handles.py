@@ -109,7 +109,7 @@ def test_resumed_run_ends_with_the_weights_of_a_whole_one(
 def test_envs_whose_state_cannot_be_saved_are_set_again_before_their_new_episodes(
     mode: str, make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = {"env": {"is_opaque": True}, "mode": mode}
+    env: Any = {"env": {"is_opaque": True}, "mode": mode}
     run(make_trainer, small, tmp_path, 32, **env)
     _, sets, module = run(make_trainer, small, tmp_path, 40, tmp_path / "32" / "last.ckpt", **env)
     assert "the envs start new episodes" in caplog.text

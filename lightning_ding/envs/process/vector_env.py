@@ -203,7 +203,7 @@ class ProcessVectorEnv(JoinedInfos):
     def has_attr(self, name: str) -> bool:
         """Return whether each env has an attribute; processes that wait for their replacement do not count."""
         self._check_running()
-        requests = [("call", "has_wrapper_attr", (name,), {}) for _ in self._rows()]
+        requests: list[tuple[Any, ...]] = [("call", "has_wrapper_attr", (name,), {}) for _ in self._rows()]
         self._supervisor.ask_all(f"has_attr({name!r})", requests, can_wait=True)
         return all(all(one.answer or ()) for one in self._processes.all if one.failure is None)
 
