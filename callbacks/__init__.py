@@ -4,6 +4,7 @@ if __name__ != "lightning_ding.callbacks":  # the folder is also importable from
     raise ImportError("import lightning_ding.callbacks, not callbacks")
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.curriculum import Curriculum
 from lightning_ding.callbacks.defaults import default_callbacks
 from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 from lightning_ding.callbacks.initial_weights import InitialWeights
@@ -21,6 +22,7 @@ from lightning_ding.callbacks.watchdog import Watchdog
 
 __all__ = [
     "BestCheckpoint",
+    "Curriculum",
     "EnvStepProgressBar",
     "EvaluationInterval",
     "FinalEvaluation",

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.protocols import run_data
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +27,13 @@ class WeightPublisher(Callback):
 
     The function gets a mapping with the keys ``"model"`` (CPU tensors by name), ``"iter"`` (updates made so far) and,
     if observations are normalised, ``"normaliser"`` (CPU tensors by name); for a policy that computes values when data
-    are collected also ``"return_statistics"``, the scale of its critic. If the policy is trained on the CPU, these are
-    the tensors that are trained, so the function must copy or write them before it returns.
+    are collected also ``"return_statistics"``, the scale of its critic; and if envs were set, ``"env_settings"``, see
+    :meth:`~lightning_ding.protocols.RunData.env_settings`. If the policy is trained on the CPU, these are the tensors
+    that are trained, so the function must copy or write them before it returns.
 
-    Only rank zero publishes, and it publishes each version once. If the function raises ``OSError``, for example
-    because the disk is full, an error is logged and the weights of the next round are published instead. At the start
-    of a run, publishing is tried for a minute before the error is raised.
+    Only rank zero publishes. It publishes each version once, and again if envs were set since. If the function raises
+    ``OSError``, for example because the disk is full, an error is logged and the weights of the next round are
+    published instead. At the start of a run, publishing is tried for a minute before the error is raised.
 
     Args:
         send_policy: Function that gets the weights, such as ``comm_learner.send_policy``.
@@ -44,6 +46,7 @@ class WeightPublisher(Callback):
         self.every_n_rounds = every_n_rounds
         self._rounds = 0
         self._policy_version = -1
+        self._env_settings = ""
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -65,24 +68,26 @@ class WeightPublisher(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Publish the last weights of the run."""
-        self._publish(trainer, pl_module)
+        self._publish(trainer, pl_module, is_last=True)
 
-    def _publish(self, trainer: Trainer, policy: Any, raises: bool = False) -> bool:
-        """Publish the weights if they are new; return False if that failed."""
-        policy_version = policy.progress.train_iter
-        if not trainer.is_global_zero or policy_version == self._policy_version:
+    def _publish(self, trainer: Trainer, policy: Any, raises: bool = False, is_last: bool = False) -> bool:
+        """Publish the weights if they or the settings of envs are new; return False if that failed."""
+        policy_version, env_settings = policy.progress.train_iter, run_data(trainer).env_settings()
+        is_known = policy_version == self._policy_version and (is_last or env_settings == self._env_settings)
+        if not trainer.is_global_zero or is_known:
             return True
         state = policy.collect_mode.state_dict()
         parts = {part: state[part] for part in PARTS if part in state}
         flat = {part: {name: x.detach().cpu() for name, x in tensors.items()} for part, tensors in parts.items()}
         try:
-            self.send_policy({**flat, "iter": policy_version})
+            settings = {"env_settings": env_settings} if env_settings else {}
+            self.send_policy({**flat, **settings, "iter": policy_version})
         except OSError as error:
             if raises:
                 raise
             logger.error("the weights of update %d could not be published: %s", policy_version, error)
             return False
-        self._policy_version = policy_version
+        self._policy_version, self._env_settings = policy_version, env_settings
         return True
 
 

@@ -34,6 +34,7 @@ from lightning_ding.envs.vector import (
     find_mode,
 )
 from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
+from lightning_ding.protocols import EnvAccess
 from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
@@ -267,6 +268,7 @@ class CollectingDataModule(ResumableDataModule):
         self._restore_io()
         self._restore_io = _do_nothing
         envs, self._envs = self._envs, []
+        self._handles.close()
         for env in envs:
             env.close()
         if envs and MODES[self.mode].has_processes:
@@ -294,10 +296,13 @@ class CollectingDataModule(ResumableDataModule):
         collected = collector.envstep if collector is not None else 0
         return collected + (evaluator.steps_made if evaluator is not None else 0)
 
-    def training_envs(self) -> Sequence[Any]:
-        """Return the envs that are collected in; none with another ``mode`` than "sync"."""
-        core: Any = self._collector_env.unwrapped if self.collector is not None else None
-        return getattr(core, "envs", ())
+    def training_envs(self) -> EnvAccess:
+        """Return the access to the envs that are collected in; as a sequence, to their objects with "sync"."""
+        return self._handles.training
+
+    def evaluation_envs(self) -> EnvAccess:
+        """Return the access to the envs of evaluations; as a sequence, to their objects with ``mode="sync"``."""
+        return self._handles.evaluation
 
     def env_in_progress(self) -> str | None:
         """Return which env is made, or is in which step or reset now, or None; native vector envs do not say it."""
@@ -363,6 +368,7 @@ class CollectingDataModule(ResumableDataModule):
         self._start_normalising()
         policy.learner.rewards.begin()
         self._collector_env = env
+        self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
@@ -397,6 +403,7 @@ class CollectingDataModule(ResumableDataModule):
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
+        self._handles.bind("evaluation", env)
         self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
 
     def _evaluate(self) -> dict[str, Tensor]:

@@ -30,6 +30,7 @@ from lightning_ding.datamodules.resume import load_own_state, save_own_state
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import EnvTimeout, VectorMode
+from lightning_ding.protocols import EnvAccess
 from lightning_ding.worker import IBuffer, create_buffer
 
 
@@ -119,6 +120,9 @@ class OfflineDataModule(CollectingDataModule):
             import_names=import_names,
         )
         require(env_id is not None or stop_value is None, "stop_value", "None without env_id", stop_value)
+        self._handles.training = EnvAccess()
+        if env_id is None:
+            self._handles.evaluation = EnvAccess("without env_id, there are no evaluations")
         self.dataset: Dataset = load_dataset(dataset)
         """The data set."""
         is_named = isinstance(dataset, (str, os.PathLike))

@@ -22,6 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
 from lightning_ding.datamodules.rng import rng_state, set_rng_state
+from lightning_ding.envs.handle import EnvHandle
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.ranks import sum_over_ranks
@@ -139,6 +140,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         self.cancel_requested = False
         """Whether to stop waiting for a round, which ends the run; may be set from another thread."""
         self._spaces = spaces
+        self._handles.training = EnvHandle("training", is_remote=True)
         self._feed: RemoteFeed | None = None
         self._metrics: dict[str, float] = {}
 

@@ -23,6 +23,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs import NotPlainError, env_state, load_env_state
+from lightning_ding.envs.handle import EnvHandles
 from lightning_ding.envs.state.state import state_sizes
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.protocols import RunData
@@ -82,6 +83,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._policy: Any = None
         self._loader_warnings = LoaderWarnings()
         self._envs_sizes: Counter[str] = Counter()
+        self._handles = EnvHandles()
         self._reset()
 
     @classmethod
@@ -101,6 +103,10 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Bytes of the buffer and of the policy's parameters."""
         parameters = 0 if self._policy is None else sum(one.nbytes for one in self._policy.parameters())
         return parameters + int(getattr(getattr(self, "buffer", None), "nbytes", 0))
+
+    def env_settings(self) -> str:
+        """Return what was set in training and evaluation envs, for collectors in other processes; "" for nothing."""
+        return self._handles.text
 
     # ------------------------------------------------------------------ to implement
 
@@ -122,10 +128,12 @@ class ResumableDataModule(RunData, LightningDataModule):
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
-        return {"schema": SCHEMA, **own, **where, **ranks}
+        return {"schema": SCHEMA, **own, **where, **ranks, "env_settings": self.env_settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the run if training is resumed (Lightning hook).
+
+        What was set in the envs is set again; in an evaluation, only what is not set yet.
 
         With another ``seed`` or number of ranks than that of the checkpoint, the random number generators begin with
         new seeds, in new episodes.
@@ -140,7 +148,9 @@ class ResumableDataModule(RunData, LightningDataModule):
                 "version; load its weights with load_from_checkpoint and start a new run"
             )
         trainer = cast(Trainer, self.trainer)
-        if not trainer.training and trainer.state.fn != "fit":
+        is_fit = trainer.training or trainer.state.fn == "fit"
+        self._handles.load(state.get("env_settings", ""), keeps_own=not is_fit)  # not in states of older versions
+        if not is_fit:
             return
         for name in ("norm_obs", "norm_reward"):
             then = state[name]

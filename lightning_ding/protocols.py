@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gymnasium import spaces
 from lightning.pytorch import Callback, Trainer
+
+
+class EnvAccess(Sequence[Any]):
+    """Access to the training or evaluation envs of a run; this base class is that of a run without such envs.
+
+    As a sequence, it has the env objects of this process: those of ``mode="sync"``, and none with other modes.
+
+    Args:
+        reason: Reason why there are no envs, for the errors of all methods.
+    """
+
+    def __init__(self, reason: str = "the datamodule of this run collects no data") -> None:
+        self._reason = reason
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, place: Any) -> Any:
+        return ()[place]
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the result of a method of each env, once; a new env process does not get the call again."""
+        raise self._refusal()
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each env."""
+        raise self._refusal()
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each env, from a list or tuple with a value for each env, or one value for all."""
+        raise self._refusal()
+
+    def configure(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of each env that sets something; the last call of each method is repeated in new envs."""
+        raise self._refusal()
+
+    def set_reset_options(self, options: Mapping[str, Any] | None) -> None:
+        """Pass ``options`` to all following resets of each env; None passes none."""
+        raise self._refusal()
+
+    def _refusal(self) -> RuntimeError:
+        return RuntimeError(f"there are no such envs: {self._reason}")
 
 
 class RunData:
@@ -40,9 +82,17 @@ class RunData:
         """Return the metrics of the collection and of the buffer since the last call, by full name."""
         return {}
 
-    def training_envs(self) -> Sequence[Any]:
-        """Return the envs of this process that are collected in; none if they are in other processes."""
-        return ()
+    def training_envs(self) -> EnvAccess:
+        """Return the access to the envs that are collected in, see :class:`~lightning_ding.envs.EnvHandle`."""
+        return EnvAccess()
+
+    def evaluation_envs(self) -> EnvAccess:
+        """Return the access to the envs of evaluations, see :class:`~lightning_ding.envs.EnvHandle`."""
+        return EnvAccess("the datamodule of this run does not evaluate")
+
+    def env_settings(self) -> str:
+        """Return what was set in training and evaluation envs, for collectors in other processes; "" for nothing."""
+        return ""
 
     def steps_made(self) -> int:
         """Return the env steps made on this rank so far, in training and in evaluations.

@@ -205,7 +205,8 @@ class ParallelLearnerConfig:
     multi_gpu: bool = False
     """Whether to learn on several ranks, as configured by ``trainer.strategy`` and ``trainer.devices``."""
     trainer: dict[str, Any] = field(default_factory=lambda: {"accelerator": "cpu"})
-    """Arguments of Lightning's Trainer."""
+    """Arguments of Lightning's Trainer; ``callbacks`` is a list of dotted paths, or of mappings with ``class_path`` and
+    ``init_args``."""
     send_policy_freq: int = 1
     """Rounds between two publications of the weights."""
     prefetch: int = 1

@@ -1,8 +1,8 @@
 """Published weights: how a learner writes them, and how a collector reads them.
 
 The weights are a block of the kind ``"policy"``: the tensors of the model by name or, if collecting needs statistics
-too, the parts ``model``, ``normaliser`` and ``return_statistics``, those that there are. Everything in between only
-passes on the handle of the block.
+too, the parts ``model``, ``normaliser`` and ``return_statistics``, those that there are. The settings of envs are in
+its metadata. Everything in between only passes on the handle of the block.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lightning_ding.distributed.transport import Message, Refusal
 
 logger = logging.getLogger(__name__)
 
+SETTINGS = "env_settings"  # the part of published weights that is in the metadata of their block
 FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learner starts
 LONG = 10.0  # seconds of waiting after which a warning is logged
 PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two requests for the first weights
@@ -34,7 +35,7 @@ def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[
         worker: Worker that has the task.
         task: Task of the learner, with its settings.
         state_dict: ``model`` and, if collecting needs them, ``normaliser`` and ``return_statistics``: flat tensors by
-            name; ``iter``: the updates that produced them.
+            name; ``iter``: the updates that produced them; ``env_settings``, if envs were set: their text.
 
     Raises:
         LeaseLostError: If another learner has the task now.
@@ -43,7 +44,9 @@ def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[
     policy_version = int(state_dict["iter"])
     tensors = {part: state_dict[part] for part in PARTS if part in state_dict}
     block = tensors if len(tensors) > 1 else tensors["model"]
-    handle = worker.channel.store.put("policy", block, {"policy_version": str(policy_version)})
+    metadata = {"policy_version": str(policy_version)}
+    metadata |= {SETTINGS: state_dict[SETTINGS]} if SETTINGS in state_dict else {}
+    handle = worker.channel.store.put("policy", block, metadata)
     worker.call("learner_send_policy", policy_id=task.policy_id, policy_version=policy_version, data_id=handle)
 
 
@@ -60,8 +63,8 @@ def fetch_weights(
 
     Returns:
         A mapping with ``model`` (a state dict), ``iter`` (number of updates that produced it), ``serial`` (number of
-        the publication) and, if collecting needs them, ``normaliser`` and ``return_statistics`` (state dicts). None if
-        there are no newer weights, or they have just been replaced.
+        the publication) and, if collecting needs them, ``normaliser`` and ``return_statistics`` (state dicts) and
+        ``env_settings`` (text). None if there are no newer weights, or they have just been replaced.
 
     Raises:
         LeaseLostError: If another worker has the task now.
@@ -90,13 +93,14 @@ def _weights_in(answer: Message, policy_id: str) -> Message | None:
 def _read(worker: CommWorker, answer: Message) -> dict[str, Any] | None:
     """Return the weights that an answer describes; None if they have just been replaced."""
     try:
-        tensors = worker.channel.store.get(answer["handle"]).tensors
+        tensors, metadata = worker.channel.store.get(answer["handle"])
     except Refusal as refusal:
         if refusal.status != 404:
             raise
         return None
     state = tensors if "model" in tensors else {"model": tensors}
-    return {**state, "iter": answer["policy_version"], "serial": answer["serial"]}
+    settings = {SETTINGS: metadata[SETTINGS]} if SETTINGS in metadata else {}
+    return {**state, **settings, "iter": answer["policy_version"], "serial": answer["serial"]}
 
 
 class PolicyWeights:
@@ -116,6 +120,8 @@ class PolicyWeights:
         self.path = path
         self.policy_version = 0
         """Number of updates that produced the weights."""
+        self.env_settings = ""
+        """Settings of the envs that came with the weights, see ``EnvHandles.text``."""
         self._fetch = fetch
         self._mode = mode
         self._update_second = update_second
@@ -161,6 +167,6 @@ class PolicyWeights:
         if found is None:
             return False
         self._mode.load_state_dict({part: found[part] for part in PARTS if part in found})
-        self.policy_version = int(found["iter"])
+        self.policy_version, self.env_settings = int(found["iter"]), str(found.get(SETTINGS, ""))
         self._serial = int(found["serial"])
         return True

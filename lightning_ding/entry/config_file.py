@@ -12,14 +12,15 @@ from typing import Any
 import yaml
 from lightning import Trainer
 
-from lightning_ding.config import deep_merge, nearest, resolve
+from lightning_ding.config import deep_merge, nearest, require, resolve
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.transport import get_transport
-from lightning_ding.envs.named import find_env, find_wrappers
+from lightning_ding.envs.named import find_callable, find_env, find_wrappers
 from lightning_ding.registry import import_modules
 
-SET_BY_LEARNER = ("callbacks", "default_root_dir")  # arguments of the Trainer
+SET_BY_LEARNER = ("default_root_dir",)  # arguments of the Trainer
+CALLBACKS = "system.learner.trainer.callbacks"
 
 
 class _Loader(yaml.SafeLoader):
@@ -71,13 +72,16 @@ def check(cfg: ParallelConfig) -> None:
             raise ValueError(f"unknown config key 'system.learner.trainer.{key}'; {nearest(key, known)}")
         if key in SET_BY_LEARNER:
             raise ValueError(f"'system.learner.trainer.{key}' must be left out: the learner sets it itself")
+    callbacks = cfg.system.learner.trainer.get("callbacks", [])
+    allowed = "a list of dotted paths, or of mappings with class_path and init_args"
+    require(isinstance(callbacks, (list, tuple)), CALLBACKS, allowed, callbacks)
 
 
 def check_env(cfg: ParallelConfig) -> None:
-    """Check that the env and its wrappers exist on this machine.
+    """Check that the env, its wrappers and the callbacks of the learner exist on this machine.
 
     Raises:
-        ValueError: If there is no such env or wrapper.
+        ValueError: If there is no such env, wrapper or callback.
         TypeError: If a class does not accept its arguments.
         ImportError: If a module of ``import_names`` cannot be imported.
     """
@@ -88,6 +92,8 @@ def check_env(cfg: ParallelConfig) -> None:
         find_wrappers(getattr(env, name), f"main.env.{name}")
     if env.eval_env_id is not None:
         find_env(env.eval_env_id, "main.env.eval_env_id")
+    for one in cfg.system.learner.trainer.get("callbacks", []):
+        find_callable(one, CALLBACKS)
 
 
 def _read(file: Path) -> dict[str, Any]:

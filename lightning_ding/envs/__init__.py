@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_ding.envs.base_env import make_base_env as make_base_env
     from lightning_ding.envs.ding_env_wrapper import DingEnvWrapper as DingEnvWrapper
     from lightning_ding.envs.game import GameEnv as GameEnv
+    from lightning_ding.envs.handle import EnvHandle as EnvHandle
     from lightning_ding.envs.minatar import MinAtarEnv as MinAtarEnv
     from lightning_ding.envs.normalise import NormaliseObservation as NormaliseObservation
     from lightning_ding.envs.normalise import NormaliseReward as NormaliseReward
@@ -39,6 +40,7 @@ _HOMES = {
     "BaseEnvTimestep": "base_env",
     "BrokenEnvError": "answers",
     "DingEnvWrapper": "ding_env_wrapper",
+    "EnvHandle": "handle",
     "EnvProcessError": "process",
     "EnvStepper": "stepper",
     "FaultBarrier": "wrappers",

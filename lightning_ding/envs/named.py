@@ -106,6 +106,16 @@ def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[
     return found
 
 
+def find_callable(given: str | Mapping[str, Any] | Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the class or function of a dotted path or of a mapping with ``class_path`` and ``init_args``.
+
+    Raises:
+        ValueError: If there is none.
+        TypeError: If ``given`` is of another type, or the class does not have these arguments.
+    """
+    return _find(given, name, "a dotted path, or a mapping with class_path and init_args", ())
+
+
 def names_of(names: Names) -> tuple[str, ...]:
     """Return the module names in ``import_names``, a list or a single name."""
     return (names,) if isinstance(names, str) else tuple(names)

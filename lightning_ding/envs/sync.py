@@ -28,6 +28,7 @@ from lightning_ding.envs.answers import (
 )
 from lightning_ding.envs.infos import JoinedInfos
 from lightning_ding.envs.process.vector_env import seeds_of, without_mask
+from lightning_ding.envs.settings import call_method
 
 JOINED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are joined in one array."""
@@ -56,6 +57,16 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         self._check = observation_check(self.single_observation_space)
         self._has_indices = has_indices(self.single_observation_space)
         self._converts = False  # whether observations may be of another type than their space
+        self._reset_options: dict[str, Any] = {}  # of all resets
+
+    def configure(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of each env that sets something."""
+        for env in self.envs:
+            call_method(env, name, args, kwargs)
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """Set options that all following resets of each env get; None for none."""
+        self._reset_options = dict(options or {})
 
     def in_progress(self) -> str | None:
         """Return which env is in which step or reset now, or None. Any thread may call this."""
@@ -120,6 +131,8 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
     def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._current, self._resets = number, True
         self._seeds[number] = self._seeds[number] if seed is None else seed
+        if self._reset_options:
+            options = {**self._reset_options, **(options or {})}
         answer = reset_values(self.envs[number].reset(seed=seed, options=options))
         self._begun[number], self._resets = self._count, False
         return answer

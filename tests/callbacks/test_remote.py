@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from lightning import Trainer
+from lightning.pytorch import Callback
 
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.datamodules import ReplayDataModule
@@ -109,3 +110,21 @@ def test_intervals_of_no_round_are_refused() -> None:
     for callback in (WeightPublisher, LearningReporter):
         with pytest.raises(ValueError, match="every_n_rounds must be >= 1, got 0"):
             callback(lambda _: None, 0)
+
+
+def test_settings_of_envs_are_published_with_the_weights_and_again_when_they_change(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    sent: list[tuple[int, str | None]] = []
+
+    class Sets(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+            if pl_module.progress.train_iter == 4:
+                trainer.datamodule.training_envs().set_attr("gravity", 5.0)  # type: ignore[attr-defined]
+
+    publisher = WeightPublisher(lambda state: sent.append((state["iter"], state.get("env_settings"))))
+    module = RemoteReplayDataModule(Source(3), "CartPole-v1", validate=False)
+    make_trainer(limit_val_batches=0, callbacks=[publisher, Sets()]).fit(DQNPolicy(small), module)
+    text = module.env_settings()
+    assert "gravity" in text
+    assert sent == [(0, None), (2, None), (4, None), (6, text)]

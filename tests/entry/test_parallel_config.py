@@ -30,7 +30,10 @@ MISTAKES = {
     "main: {policy: 3}": "config key 'main.policy' must be",
     "system: {transport: flask}": "system.transport must be one of 'flask_fs', 'ray', or a dotted path, got 'flask'",
     "system: {learner: {trainer: {device: 2}}}": "key 'system.learner.trainer.device'; did you mean 'devices'?",
-    "system: {learner: {trainer: {callbacks: []}}}": "'system.learner.trainer.callbacks' must be left out",
+    "system: {learner: {trainer: {callbacks: {}}}}": "system.learner.trainer.callbacks must be a list of dotted paths",
+    "system: {learner: {trainer: {callbacks: [lightning_ding.callbacks.Curiculum]}}}": (
+        "did you mean 'lightning_ding.callbacks.Curriculum'?"
+    ),
     "system: {learner: {trainer: {default_root_dir: x}}}": "'system.learner.trainer.default_root_dir' must be left out",
     "system: {coordinator: {lease: 0}}": "coordinator.lease must be > 0, got 0",
     "system: {collector: {num: 0}}": 'collector.num must be >= 1 or "auto", got 0',

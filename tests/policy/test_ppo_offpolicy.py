@@ -132,7 +132,7 @@ def publish(learner: Any, collector: Any) -> None:
 
     worker: Any = SimpleNamespace(channel=SimpleNamespace(store=store), call=call)
     publisher = WeightPublisher(lambda state: publish_weights(worker, LearningTask(), state))
-    publisher.on_train_start(SimpleNamespace(is_global_zero=True), learner)  # type: ignore[arg-type]
+    publisher.on_train_start(SimpleNamespace(is_global_zero=True, datamodule=None), learner)  # type: ignore[arg-type]
     assert PolicyWeights("", lambda path, serial: fetch_weights(worker, path, serial), collector.collect_mode).update()
 
 

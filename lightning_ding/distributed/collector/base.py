@@ -20,6 +20,8 @@ from lightning_ding.distributed.config import CollectorTaskConfig
 from lightning_ding.distributed.ding_config import known_keys, task_of_ding
 from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
+from lightning_ding.envs.handle import apply_setting, settings_of
+from lightning_ding.envs.settings import Settings
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -89,6 +91,7 @@ class BaseParallelCollector(StepMethods):
         self._calls: Calls | None = None
         self._statistics = TaskStatistics()
         self._weights: list[PolicyWeights] = []
+        self._settings, self._settings_text = Settings(), ""  # of the envs, as last applied
         self._env: Any = None  # env of the serial collector or evaluator, closed at the end
         self._collector: Any = None
         self._evaluator: Any = None
@@ -166,6 +169,8 @@ class BaseParallelCollector(StepMethods):
             self._setup(np.random.SeedSequence(self.config.seed).spawn(3))
             for weights in self._weights:
                 weights.wait_for_first(self._tick)
+            if self._apply_settings() and not self.config.eval_flag:
+                self._collector.reset_env()  # so that the first episodes begin with them
             if self.config.eval_flag:
                 self._evaluate()
             else:
@@ -211,6 +216,7 @@ class BaseParallelCollector(StepMethods):
         while not (self._is_closed or answer["close"] or self._is_enough()):
             for weights in self._weights:
                 weights.renew(self._functions().serials(answer, self.config.policy_update_path))
+            self._apply_settings()
             began = time.perf_counter()
             setting = {**self.config.collect_setting, **answer["collect_setting"]}
             collected = self._collect_once(bool(answer["random"]), setting)
@@ -220,6 +226,22 @@ class BaseParallelCollector(StepMethods):
                 logger.info(
                     "%d messages, policy version %d: %s", messages, self.policy_version, self._statistics.summary(0.0)
                 )
+
+    def _apply_settings(self) -> bool:
+        """Make the settings of envs that came with the weights of the main player; return whether any was new.
+
+        Raises:
+            ValueError: If these envs cannot have a setting.
+            AttributeError: If the envs have no such attribute.
+        """
+        text = self._weights[0].env_settings if self._weights else ""
+        if text == self._settings_text:
+            return False
+        self._settings_text = text
+        changed = self._settings.update(settings_of(text, self.config.eval_flag))
+        for setting in changed:
+            apply_setting(self._env, setting)
+        return bool(changed)
 
     def _send(self, collected: Collected, seconds: float) -> Message:
         """Send collected transitions, or none at the beginning of a task, and return the answer."""

@@ -20,6 +20,7 @@ from lightning_ding.distributed.collector.marine import find_game
 from lightning_ding.distributed.config import EnvConfig, LearningTask
 from lightning_ding.distributed.coordinator.intake import check_policy
 from lightning_ding.envs import PettingZooVectorEnv
+from lightning_ding.envs.named import find_callable
 from lightning_ding.policy import create_policy
 from lightning_ding.worker import BaseLearner, LearnerHook
 
@@ -146,10 +147,19 @@ class RemoteLearner(BaseLearner):
             defaults["logger"] = TensorBoardLogger(self.folder.parent, name=FOLDER, version="")
         if not learner.validate:
             asked["limit_val_batches"] = 0
-        trainer = Trainer(**{**defaults, **asked}, callbacks=list(callbacks))
+        own = [_make_callback(one) for one in asked.pop("callbacks", ())]
+        trainer = Trainer(**{**defaults, **asked}, callbacks=[*own, *callbacks])
         one_rank = trainer.world_size == 1
         require(learner.multi_gpu or one_rank, "learner.multi_gpu", "true for several devices", learner.multi_gpu)
         return trainer
+
+
+def _make_callback(given: Any) -> Callback:
+    """Return the callback of a dotted path, or of a mapping with ``class_path`` and ``init_args``."""
+    made = find_callable(given, "system.learner.trainer.callbacks")()
+    if not isinstance(made, Callback):
+        raise TypeError(f"system.learner.trainer.callbacks must be callbacks, got {type(made).__name__} of {given!r}")
+    return made
 
 
 def _spaces_of_game(env: EnvConfig) -> Spaces:

@@ -64,8 +64,9 @@ class EnvProcesses:
         ids = range(len(makers))
         self._groups = [ids[start : start + envs_per_process] for start in ids[::envs_per_process]]
         self._setups = [_pickle_makers(makers, group, mode) for group in self._groups]
-        self.attributes: dict[str, list[Any]] = {}
-        """Values that ``set_attr`` has set, one for each env, which replacements get too."""
+        self.settings: dict[str, list[tuple[Any, ...]]] = {}
+        """Requests that have set something in the envs, one for each process, which replacements get too; by what they
+        set, in the order in which it was last set."""
         self._shape: tuple[Any, Any] = (None, None)
         self.all: list[EnvProcess] = []
         """The processes in the order of their envs."""
@@ -112,8 +113,9 @@ class EnvProcesses:
         self._make(numbers, ())
         fresh = [self.all[number] for number in numbers]
         for process in (working := _working(fresh)):
-            attributes = {name: values[process.rows] for name, values in self.attributes.items()}
-            process.ask(MAKING, ("resume", seeds[process.rows], attributes))
+            number = self.all.index(process)
+            settings = [requests[number] for requests in self.settings.values()]
+            process.ask(MAKING, ("resume", seeds[process.rows], settings))
         gather(working, (self._timeout, None))
         self._share(working := _working(fresh))
         gather(working, (self._timeout, None))

@@ -48,11 +48,12 @@ class ProcessVectorEnv(JoinedInfos):
     With ``on_env_error="restart"``, ``reset`` and ``step`` do not raise, and a process that failed is replaced. A reset
     is repeated. A step ends the episode of each env in the failed process as ``FaultBarrier`` does: with the last valid
     observation, reward 0, ``truncated`` and the info ``{"abnormal": True, "fault": "..."}``, which is in ``final_info``
-    in the mode SAME_STEP. The results of the other envs are unchanged. The new envs have the attributes that
-    ``set_attr`` has set. If the first reset of a new env has no seed, its seed is derived from the last seed of the env
-    and the number k of faults since then, ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``; without any seed
-    it is random. A failure is handled within its time limit and the time that a new process takes to start; a new
-    process that does not answer in time either is raised.
+    in the mode SAME_STEP. The results of the other envs are unchanged. The new envs get what ``set_attr``,
+    ``configure`` and ``set_reset_options`` have set. If the first reset of a new env has no seed, its seed is derived
+    from the last seed of the env and the number k of faults since then,
+    ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``; without any seed it is random. A failure is handled
+    within its time limit and the time that a new process takes to start; a new process that does not answer in time
+    either is raised.
 
     Args:
         env_fns: Functions that create the envs; they are sent to the processes by cloudpickle.
@@ -186,10 +187,25 @@ class ProcessVectorEnv(JoinedInfos):
         """
         values = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         require(len(values) == self.num_envs, "values", f"{self.num_envs}, one for each env", len(values))
+        self._set(f"set_attr({name!r})", [("set_attr", name, values[rows]) for rows in self._rows()])
+
+    def configure(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of each env that sets something.
+
+        With ``on_env_error="restart"``, a replacement gets the last call of each method.
+        """
+        self._set(f"configure({name!r})", [("configure", name, args, kwargs) for _ in self._rows()])
+
+    def set_reset_options(self, options: Info | None) -> None:
+        """Set options that all following resets of each env get, also those of replacements; None for none."""
+        self._set("set_reset_options()", [("set_reset_options", options) for _ in self._rows()])
+
+    def has_attr(self, name: str) -> bool:
+        """Return whether each env has an attribute; processes that wait for their replacement do not count."""
         self._check_running()
-        requests = [("set_attr", name, values[process.rows]) for process in self._processes.all]
-        self._supervisor.ask_all(f"set_attr({name!r})", requests, can_wait=True)
-        self._processes.attributes[name] = values
+        requests: list[tuple[Any, ...]] = [("call", "has_wrapper_attr", (name,), {}) for _ in self._rows()]
+        self._supervisor.ask_all(f"has_attr({name!r})", requests, can_wait=True)
+        return all(all(one.answer or ()) for one in self._processes.all if one.failure is None)
 
     def state_dict(self) -> Info:
         """Return the state of the envs, which their processes read, and of this object: plain data.
@@ -202,7 +218,7 @@ class ProcessVectorEnv(JoinedInfos):
         self.lost_variables = sorted({text for one in processes for text in one["lost"]})
         state = {"processes": processes, "faults": self._supervisor.faults.state_dict()}
         state |= {"ended": self._ended.copy(), "observations": self._observations.state()}
-        return {**state, "attributes": self._processes.attributes, "actions": to_plain(self.action_space)}
+        return {**state, "settings": self._processes.settings, "actions": to_plain(self.action_space)}
 
     def load_state_dict(self, state: Info) -> None:
         """Restore the state that ``state_dict`` returned, after a reset.
@@ -215,7 +231,11 @@ class ProcessVectorEnv(JoinedInfos):
         self._supervisor.faults.load_state_dict(state["faults"])
         self._observations.load(state["observations"])
         self._ended[:] = state["ended"]
-        self._processes.attributes = dict(state["attributes"])
+        self._processes.settings = dict(state.get("settings", {}))
+        for name, values in state.get("attributes", {}).items():  # in states of older versions
+            self._processes.settings[f"set_attr({name!r})"] = [
+                ("set_attr", name, values[rows]) for rows in self._rows()
+            ]
         from_plain(state["actions"], self.action_space)
 
     def render(self) -> tuple[Any, ...]:
@@ -226,6 +246,17 @@ class ProcessVectorEnv(JoinedInfos):
         """Close the envs and end their processes, within about twice ``close_timeout``."""
         if os.getpid() == self._owner:  # a fork of this process does not own the env processes
             self._processes.close(self._close_timeout)
+
+    def _rows(self) -> list[slice]:
+        """Return the envs of each process."""
+        return [process.rows for process in self._processes.all]
+
+    def _set(self, operation: str, requests: list[tuple[Any, ...]]) -> None:
+        """Send a request to each process, now and to its replacements."""
+        self._check_running()
+        self._supervisor.ask_all(operation, requests, can_wait=True)
+        self._processes.settings.pop(operation, None)
+        self._processes.settings[operation] = requests
 
     def _request(self, actions: Any) -> list[Any] | None:
         """Write actions into the shared memory, or return them env by env if they do not fit there."""

@@ -38,6 +38,7 @@ from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
+from lightning_ding.envs.settings import call_method
 from lightning_ding.envs.state.memo import NotPlainError
 from lightning_ding.envs.state.state import load_separate_state, note_separate, separate_state
 from lightning_ding.envs.state.surroundings import load_generators, read_generators, seed_generators
@@ -99,6 +100,7 @@ class EnvWorker:
         self._actions: Layout | None = None
         self._block: SharedArrays
         self._outcomes: list[Outcome] = []
+        self._reset_options: Info = {}
 
     def make(self, makers: CloudpickleWrapper[Any], mode: AutoresetMode, first_id: int) -> CloudpickleWrapper[Any]:
         """Create the envs, of which the first has the number ``first_id``, and return their descriptions."""
@@ -127,14 +129,14 @@ class EnvWorker:
         self._block.close_file()
         self._position = self._block.position
 
-    def resume(self, seeds: list[int | None], attributes: dict[str, list[Any]]) -> None:
+    def resume(self, seeds: list[int | None], settings: list[tuple[Any, ...]]) -> None:
         """Replace failed envs, whose episodes count as ended.
 
-        ``seeds`` are those of first resets without a seed, ``attributes`` the values that ``set_attr`` has set.
+        ``seeds`` are those of first resets without a seed, ``settings`` the requests by which the failed envs were set.
         """
         self._fallback_seeds, self._ended = seeds, [True] * len(self._envs)
-        for name, values in attributes.items():
-            self.set_attr(name, values)
+        for name, *arguments in settings:
+            getattr(self, name)(*arguments)
 
     def reset(self, numbers: list[int], seeds: list[int | None], options: Info | None) -> list[Outcome] | None:
         """Reset some of the envs, with a seed for each of them."""
@@ -166,6 +168,16 @@ class EnvWorker:
             self._position[0] = number
             env.set_wrapper_attr(name, value)
 
+    def configure(self, name: str, args: Any, kwargs: Any) -> None:
+        """Call a method of each env that sets something."""
+        for number, env in enumerate(self._envs):
+            self._position[0] = number
+            call_method(env, name, args, kwargs)
+
+    def set_reset_options(self, options: Info | None) -> None:
+        """Set options that all following resets get; None for none."""
+        self._reset_options = dict(options or {})
+
     def state(self) -> bytes | str:
         """Return the state of the envs, pickled, or the reason why it cannot be read.
 
@@ -176,7 +188,7 @@ class EnvWorker:
         except NotPlainError as error:
             return str(error)
         own = {"ended": self._ended, "steps": self._steps, "seeds": self._fallback_seeds}
-        own |= {"generators": read_generators()}
+        own |= {"generators": read_generators(), "reset_options": self._reset_options}
         return pickle.dumps({**state, **own, "autoreset": str(self._mode)})
 
     def load_state(self, data: bytes) -> str | None:
@@ -189,7 +201,8 @@ class EnvWorker:
         except NotPlainError as error:
             return str(error)
         self._ended, self._steps, self._fallback_seeds = state["ended"], state["steps"], state["seeds"]
-        if "generators" in state:  # not in states of older versions
+        self._reset_options = state.get("reset_options", {})  # not in states of older versions
+        if "generators" in state:
             load_generators(state["generators"])
         return None
 
@@ -239,6 +252,8 @@ class EnvWorker:
         seed = fresh if seed is None else seed
         if seed is not None:
             seed_generators(seed)  # an env may draw from the generators of its process
+        if self._reset_options:
+            options = {**self._reset_options, **(options or {})}
         answer = reset_values(self._envs[number].reset(seed=seed, options=options))
         self._steps[number] = 0
         return answer
