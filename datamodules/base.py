@@ -19,7 +19,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
-from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer, start_watchdogs
+from lightning_ding.datamodules.trainer_setup import check_fields, plain, set_up_trainer, start_watchdogs
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process.processes import end_fork_server
@@ -59,6 +59,8 @@ class CollectingDataModule(ResumableDataModule):
     """The counter of :class:`Progress` that schedules, logs and names of checkpoints count by."""
     needs_env: ClassVar[bool] = True
     """Whether ``env_id`` must be given."""
+    policy_fields: ClassVar[tuple[str, ...]] = ("collect.collector",)
+    """Fields that the config of a policy must have."""
     no_options: ClassVar[frozenset[str]] = frozenset()
     """Arguments of this class that a subclass does not have; they are not recorded."""
     single_observation_space: spaces.Space[Any]
@@ -222,6 +224,7 @@ class CollectingDataModule(ResumableDataModule):
         self._restore_io = check_loading(trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
+        check_fields(self._policy, self.policy_fields, type(self).__name__)
         self._policy.progress.axis = self.axis
         start_watchdogs(trainer, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
@@ -281,8 +284,9 @@ class CollectingDataModule(ResumableDataModule):
         return self.collector.pop_successes() if self.collector is not None else (0.0, 0)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the collection metrics since the last call, by full name."""
-        metrics = {f"collect/{name}": float(value) for name, value in self._collect_kwargs.items()}
+        """Return the collection metrics since the last call, by full name; all ranks call it."""
+        reported = {**self._collect_kwargs, **self._policy.collect_metrics.flush_over_ranks()}
+        metrics = {f"collect/{name}": float(value) for name, value in reported.items()}
         dropped = self.collector.dropped_episode if self.collector is not None else 0
         return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
 

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 
-def _from_config(policy: Any, section: str, name: str) -> Any:
+def _from_config(policy: Any, section: str | None, name: str) -> Any:
     """Return a config value; None if the algorithm has no such section or key."""
-    return getattr(getattr(policy.config, section, None), name, None)
+    return getattr(policy.config if section is None else getattr(policy.config, section, None), name, None)
 
 
 SAMPLE_OPTIONS = {"n_step": "nstep", "discount_factor": "discount_factor"}
 """Arguments of a replay buffer's ``sample``, and the attributes that hold them."""
+FIELDS = {"discount_factor": (None, "discount_factor"), "update_per_collect": ("learn", "update_per_collect")}
+"""Section and key of the config that hold attributes for which a policy has neither a method nor an attribute."""
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     "acts_on_reward": lambda policy: bool(getattr(policy, "acts_on_reward", False)),
     "batch_size": lambda policy: int(_from_config(policy, "learn", "batch_size")),
@@ -28,12 +30,12 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "module": lambda policy: policy,
     "n_episode": lambda policy: _from_config(policy, "collect", "n_episode"),
     "n_sample": lambda policy: _from_config(policy, "collect", "n_sample"),
-    "nstep": lambda policy: 1,
+    "nstep": lambda policy: _from_config(policy, None, "nstep") or 1,
     "on_policy": lambda policy: policy.on_policy,
     "priority": lambda policy: bool(getattr(policy.config, "priority", False)),
     "pretraining_updates": lambda policy: 0,
     "progress": lambda policy: policy.progress,
-    "random_collect_size": lambda policy: 0,
+    "random_collect_size": lambda policy: _from_config(policy, None, "random_collect_size") or 0,
     "sample_options": lambda policy: {name: policy.get_attribute(of) for name, of in SAMPLE_OPTIONS.items()},
     "unroll_len": lambda policy: int(_from_config(policy, "collect", "unroll_len") or 1),
 }
@@ -41,7 +43,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
 
 
 def get(policy: Any, name: str) -> Any:
-    """Return an attribute: the result of ``_get_<name>()``, or an entry of ``COMPUTED``, or ``_<name>``.
+    """Return an attribute: the result of ``_get_<name>()``, an entry of ``COMPUTED``, ``_<name>``, or of ``FIELDS``.
 
     Raises:
         NotImplementedError: If the policy has none of them; the message names the attribute.
@@ -52,7 +54,14 @@ def get(policy: Any, name: str) -> Any:
         return COMPUTED[name](policy)
     if hasattr(policy, f"_{name}"):
         return getattr(policy, f"_{name}")
-    raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers")
+    value, advice = None, ""
+    if name in FIELDS:
+        value = _from_config(policy, *FIELDS[name])
+        path = ".".join(filter(None, FIELDS[name]))
+        advice = f": set {path} in its config, or add a method _get_{name}"
+    if value is None:
+        raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers{advice}")
+    return value
 
 
 def set_(policy: Any, name: str, value: Any) -> None:
