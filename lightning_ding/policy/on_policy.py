@@ -27,9 +27,12 @@ from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.worker_config import CollectorConfig
 
 USUAL_COLUMNS = frozenset(
-    (*("obs", "action", "log_prob", "reward", "next_obs", "terminated", "truncated", "done", STATE, IS_FIRST),)
-    + ("env_id", "episode_id", "policy_version", "collect_iter", "seed", "data_id", "is_expert", "mask", "is_prepared")
-    + ("value", "advantage", "return", "discount", "IS", "priority", "replay_unique_id", "replay_buffer_idx")
+    {
+        *("obs", "action", "log_prob", "reward", "next_obs", "terminated", "truncated", "done", STATE, IS_FIRST),
+        *("env_id", "episode_id", "policy_version", "collect_iter", "seed", "data_id", "is_expert"),
+        *("value", "advantage", "return", "discount", "is_prepared", "mask"),
+        *("IS", "priority", "replay_unique_id", "replay_buffer_idx"),
+    }
 )
 """Columns that collectors, buffers and these algorithms make; a subclass has added all others."""
 
@@ -136,8 +139,8 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     on_policy: ClassVar[bool] = True
     loss_columns: ClassVar[tuple[str, ...]] = ()
-    """Further columns of a transition that ``loss`` reads, such as "next_obs". Those that a subclass adds to a transition
-    need no entry."""
+    """Usual columns of a transition that ``loss`` reads in addition, such as "next_obs"; those that a subclass adds to
+    a transition are always there."""
 
     # ------------------------------------------------------------------ to implement
 

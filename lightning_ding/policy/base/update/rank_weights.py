@@ -53,9 +53,10 @@ class WeightComparison:
         self._has_warned = name is not None
         if name is not None and rank_and_world_size()[0] == 0:
             logger.warning(
-                "the weights of the ranks differ after update %d, first in %s: a %s._forward_learn with its own backward "
-                "pass has to call self.sync_gradients(self.model) before its optimizer steps, or self.updater.minimise("
-                "self.loss, batch) in place of both", policy.progress.train_iter, name, type(policy).__name__,
+                "the weights of the ranks differ after update %d, first in %s: a %s._forward_learn with its own "
+                "backward pass has to call self.sync_gradients(self.model) before its optimizer steps; "
+                "self.updater.minimise(self.loss, batch) does that itself",
+                policy.progress.train_iter, name, type(policy).__name__,
             )  # fmt: skip
 
 
