@@ -98,7 +98,7 @@ def weights_after(
     torch.manual_seed(0)
     config: dict[str, Any] = {"collect": {"n_sample": 16}, "learn": {"batch_size": 8}}
     if issubclass(policy, policies.DQNPolicy):
-        config["other"] = {"eps": {"start": 0.3, "end": 0.3}}  # otherwise it depends on the length of the run
+        config |= {"random_collect_size": 16, "other": {"eps": {"start": 0.3, "end": 0.3}}}  # for a run of any length
     made = policy(config)
     trainer = make_trainer(default_root_dir=folder, enable_checkpointing=True)
     trainer.fit(made, data("CartPole-v1", num_envs=2, max_env_step=steps, n_evaluator_episode=1), **options)
