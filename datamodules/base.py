@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
@@ -285,7 +286,8 @@ class CollectingDataModule(ResumableDataModule):
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name; all ranks call it."""
-        reported = {**self._collect_kwargs, **self._policy.collect_metrics.flush_over_ranks()}
+        numbers = {name: one for name, one in self._collect_kwargs.items() if isinstance(one, (Real, Tensor))}
+        reported = numbers | self._policy.collect_metrics.flush_over_ranks()
         metrics = {f"collect/{name}": float(value) for name, value in reported.items()}
         dropped = self.collector.dropped_episode if self.collector is not None else 0
         return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
