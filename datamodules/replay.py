@@ -363,7 +363,7 @@ class ReplayDataModule(CollectingDataModule):
         require(not policy.get_attribute("on_policy"), "policy", allowed, name)
         collects = policy.get_attribute("n_sample") is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
-        check_fields(policy, ("learn.batch_size", "other.replay_buffer"), type(self).__name__)
+        check_fields(policy, ("other.replay_buffer",), type(self).__name__)
         if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
             raise ValueError(
                 "collect.collector.type must be a collector of single transitions, such as 'sample', in a "

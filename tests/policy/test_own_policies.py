@@ -30,7 +30,7 @@ from lightning_ding.policy import (
     PPOPolicy,
     RecurrentPPOPolicy,
 )
-from lightning_ding.policy.base.config import LearnConfig, NetworkConfig
+from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.worker_config import CollectorConfig
 from tests.policy.own_policies import Boltzmann, DrawsByItself, with_tenfold
 from tests.policy.test_on_policy import make_policy, make_rollout
@@ -331,14 +331,6 @@ class OwnCollectConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnLearnConfig(LearnConfig):
-    """Options for updates."""
-
-    batch_size: int = 4
-    """Transitions of a minibatch."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class WithoutCollect(PolicyConfig):
     """A config without a section for collecting."""
 
@@ -347,19 +339,11 @@ class WithoutCollect(PolicyConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutBatchSize(WithoutCollect):
-    """A config without a size of minibatches."""
+class WithoutBuffer(WithoutCollect):
+    """A config with neither a buffer nor a size of minibatches."""
 
     collect: OwnCollectConfig = field(default_factory=OwnCollectConfig)
     """Options for collecting."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithoutBuffer(WithoutBatchSize):
-    """A config without a buffer."""
-
-    learn: OwnLearnConfig = field(default_factory=OwnLearnConfig)
-    """Options for updates."""
 
 
 class Bare(Policy[Any]):
@@ -377,7 +361,6 @@ class Bare(Policy[Any]):
     ("config", "missing"),
     [
         (WithoutCollect, "'collect.collector', which ReplayDataModule reads, but its WithoutCollect has no 'collect'"),
-        (WithoutBatchSize, "'learn.batch_size', which ReplayDataModule reads, but its LearnConfig has no 'batch_size'"),
         (WithoutBuffer, "'other.replay_buffer', which ReplayDataModule reads, but its WithoutBuffer has no 'other'"),
     ],
 )
@@ -388,7 +371,7 @@ def test_a_missing_field_of_a_config_is_named(config: Any, missing: str, make_tr
         make_trainer().fit(policy, ReplayDataModule(CountingEnv, num_envs=2, max_env_step=16))
 
 
-@pytest.mark.parametrize("name", ["discount_factor", "learn.update_per_collect"])
+@pytest.mark.parametrize("name", ["discount_factor", "learn.batch_size", "learn.update_per_collect"])
 def test_a_missing_attribute_says_how_to_set_it(name: str) -> None:
     policy = type("Missing", (Bare,), {"config_class": WithoutBuffer})()
     attribute = name.rpartition(".")[2]

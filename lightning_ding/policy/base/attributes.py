@@ -13,13 +13,29 @@ def _from_config(policy: Any, section: str | None, name: str) -> Any:
     return getattr(policy.config if section is None else getattr(policy.config, section, None), name, None)
 
 
+def _field(policy: Any, section: str | None, name: str) -> Any:
+    """Return a config value that a worker needs.
+
+    Raises:
+        NotImplementedError: If there is none.
+    """
+    value = _from_config(policy, section, name)
+    if value is None:
+        path = name if section is None else f"{section}.{name}"
+        raise NotImplementedError(
+            f"{type(policy).__name__} has no attribute {name!r} for workers: set {path} in its config, or add a method "
+            f"_get_{name}"
+        )
+    return value
+
+
 SAMPLE_OPTIONS = {"n_step": "nstep", "discount_factor": "discount_factor"}
 """Arguments of a replay buffer's ``sample``, and the attributes that hold them."""
-FIELDS = {"discount_factor": (None, "discount_factor"), "update_per_collect": ("learn", "update_per_collect")}
-"""Section and key of the config that hold attributes for which a policy has neither a method nor an attribute."""
+FIELDS = {"discount_factor": None, "update_per_collect": "learn"}
+"""Attributes that are fields of the config where a policy has neither a method nor an attribute, and their section."""
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     "acts_on_reward": lambda policy: bool(getattr(policy, "acts_on_reward", False)),
-    "batch_size": lambda policy: int(_from_config(policy, "learn", "batch_size")),
+    "batch_size": lambda policy: int(_field(policy, "learn", "batch_size")),
     "cfg": lambda policy: policy.cfg,
     "cuda": lambda policy: torch.device(policy.device).type == "cuda",
     "cur_lr": lambda policy: policy.cur_lr(),
@@ -54,14 +70,9 @@ def get(policy: Any, name: str) -> Any:
         return COMPUTED[name](policy)
     if hasattr(policy, f"_{name}"):
         return getattr(policy, f"_{name}")
-    value, advice = None, ""
     if name in FIELDS:
-        value = _from_config(policy, *FIELDS[name])
-        path = ".".join(filter(None, FIELDS[name]))
-        advice = f": set {path} in its config, or add a method _get_{name}"
-    if value is None:
-        raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers{advice}")
-    return value
+        return _field(policy, FIELDS[name], name)
+    raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers")
 
 
 def set_(policy: Any, name: str, value: Any) -> None:

@@ -202,7 +202,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return {}
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments of ``_forward_collect``, from ``envstep`` and ``learner_step``; numbers are logged."""
+        """Return arguments of ``_forward_collect``, from ``envstep`` and ``learner_step``; numbers are logged."""
         return {}
 
     _get_setting_eval = _get_setting_learn
