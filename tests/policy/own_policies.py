@@ -27,13 +27,14 @@ class OwnUpdates(DQNPolicy):
     averages = False
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        loss, report = self.loss(batch)
+        found: Any = self.loss(batch)
+        loss, report = found
         self.updater.optimizers[0].zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if self.averages:
             self.sync_gradients(self.model)
         self.updater.optimizers[0].step()
-        return report
+        return dict(report)
 
 
 class AveragedUpdates(OwnUpdates):
