@@ -27,14 +27,13 @@ class OwnUpdates(DQNPolicy):
     averages = False
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        found: Any = self.loss(batch)
-        loss, report = found
+        loss, report = self.loss(batch)
         self.updater.optimizers[0].zero_grad()
         loss.backward()
         if self.averages:
             self.sync_gradients(self.model)
         self.updater.optimizers[0].step()
-        return dict(report)
+        return report
 
 
 class AveragedUpdates(OwnUpdates):

@@ -30,7 +30,7 @@ from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
-from lightning_ding.policy.base.reference_form import step_of, with_reference_names
+from lightning_ding.policy.base.reference_form import step_of, sync_gradients, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -157,6 +157,10 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         """Return the entries of ``config.model`` that an env's spaces determine; raise TypeError for unfit spaces."""
         raise not_implemented(self, "_shapes_of")
+
+    def sync_gradients(self, model: nn.Module) -> None:
+        """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
+        sync_gradients(model)
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
