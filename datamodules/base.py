@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
@@ -19,7 +20,13 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
-from lightning_ding.datamodules.trainer_setup import plain, said_if_slow, set_up_trainer, start_watchdogs
+from lightning_ding.datamodules.trainer_setup import (
+    check_fields,
+    plain,
+    said_if_slow,
+    set_up_trainer,
+    start_watchdogs,
+)
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process.processes import end_fork_server
@@ -60,6 +67,8 @@ class CollectingDataModule(ResumableDataModule):
     """The counter of :class:`Progress` that schedules, logs and names of checkpoints count by."""
     needs_env: ClassVar[bool] = True
     """Whether ``env_id`` must be given."""
+    policy_fields: ClassVar[tuple[str, ...]] = ("collect.collector",)
+    """Fields that the config of a policy must have."""
     no_options: ClassVar[frozenset[str]] = frozenset()
     """Arguments of this class that a subclass does not have; they are not recorded."""
     single_observation_space: spaces.Space[Any]
@@ -224,6 +233,7 @@ class CollectingDataModule(ResumableDataModule):
         self._restore_io = check_loading(trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
+        check_fields(self._policy, self.policy_fields, type(self).__name__)
         self._policy.progress.axis = self.axis
         self._checked = None
         start_watchdogs(trainer, stage)
@@ -285,8 +295,10 @@ class CollectingDataModule(ResumableDataModule):
         return self.collector.pop_successes() if self.collector is not None else (0.0, 0)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the collection metrics since the last call, by full name."""
-        metrics = {f"collect/{name}": float(value) for name, value in self._collect_kwargs.items()}
+        """Return the collection metrics since the last call, by full name; all ranks call it."""
+        numbers = {name: one for name, one in self._collect_kwargs.items() if isinstance(one, (Real, Tensor))}
+        reported = numbers | self._policy.collect_metrics.flush_over_ranks()
+        metrics = {f"collect/{name}": float(value) for name, value in reported.items()}
         dropped = self.collector.dropped_episode if self.collector is not None else 0
         return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
 

@@ -168,6 +168,9 @@ class RemoteReplayDataModule(CollectingDataModule):
         ``remote/round_wait`` is the mean time in seconds that the learner waited for a round since the last call, and
         ``remote/prefetched`` is the number of rounds already fetched.
         """
+        progress = self._policy.progress
+        known = {"envstep": progress.env_step, "learner_step": progress.train_iter}
+        self._collect_kwargs = self._policy.command_mode.get_setting_collect(known)  # as the collectors are told now
         metrics, waits = self._metrics, self._waits
         self._metrics, self._waits = {}, []
         if waits:

@@ -24,6 +24,7 @@ from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
 from lightning_ding.datamodules.demonstrations import Demonstrations
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.datamodules.trainer_setup import check_fields
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
@@ -362,6 +363,7 @@ class ReplayDataModule(CollectingDataModule):
         require(not policy.get_attribute("on_policy"), "policy", allowed, name)
         collects = policy.get_attribute("n_sample") is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
+        check_fields(policy, ("other.replay_buffer",), type(self).__name__)
         if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
             raise ValueError(
                 "collect.collector.type must be a collector of single transitions, such as 'sample', in a "

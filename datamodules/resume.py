@@ -382,7 +382,7 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
     The entry ``lost`` has descriptions of what the envs depend on and their state does not contain.
     """
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
-    state |= {"returns": policy.normaliser.episode_state()}
+    state |= {"returns": policy.normaliser.episode_state(), "collect_metrics": policy.collect_metrics.state_dict()}
     state |= {"rewards": policy.learner.rewards.state()} if policy.learner.rewards.is_on else {}
     state |= {"collector": None, "envs": None, "evaluation_envs": None, "lost": []}
     try:
@@ -404,6 +404,8 @@ def restore_collecting(
     """
     missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
     policy.metrics.load_state_dict(state["metrics"], policy.device)
+    if "collect_metrics" in state:  # older versions did not save them
+        policy.collect_metrics.load_state_dict(state["collect_metrics"], policy.device)
     if "rewards" in state:
         policy.learner.rewards.load_state(state["rewards"])
     if missing is None:

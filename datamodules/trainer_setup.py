@@ -56,6 +56,28 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     limits.lift_default_epochs(trainer)
 
 
+def check_fields(policy: Any, names: Iterable[str], reader: str) -> None:
+    """Raise if the config of a policy lacks a field, such as one that derives from ``PolicyConfig`` alone.
+
+    Args:
+        policy: The policy.
+        names: Dotted names of the fields.
+        reader: Name of the class that reads them.
+
+    Raises:
+        ValueError: Naming the field.
+    """
+    for name in names:
+        found: Any = policy.config
+        for part in name.split("."):
+            kind, found = type(found).__name__, getattr(found, part, None)
+            if found is None:
+                raise ValueError(
+                    f"the config of {type(policy).__name__} must have the field {name!r}, which {reader} reads, but "
+                    f"its {kind} has no {part!r}: derive config_class from the config of another algorithm, or add it"
+                )
+
+
 def start_watchdogs(trainer: Trainer, stage: str) -> None:
     """Start the watchdogs of a Trainer, so that they watch how envs are made too.
 

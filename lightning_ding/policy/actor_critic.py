@@ -187,7 +187,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         rollout.setdefault("value", value)
         advantage, target = self._advantage(rollout, value, sequences)
         kept = {name: rollout[name] for name in ("obs", "action", "log_prob", "value")}
-        return kept | {"advantage": advantage, "return": target}
+        return self._added_columns(rollout) | kept | {"advantage": advantage, "return": target}
 
     def _advantage(self, rollout: Batch, value: Tensor, sequences: rl.Sequences) -> tuple[Tensor, Tensor]:
         """Return advantages in units of the reward, and the targets of the critic's output, both of shape (S,)."""

@@ -25,6 +25,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
+from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.qac import Batch, QACNetworkConfig, QACOtherConfig
@@ -142,7 +143,9 @@ class DiscreteSACPolicy(SACPolicy):
         return {}
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        return {"eps": self._epsilon_at(command_info["envstep"])}
+        """Return epsilon, if ``_forward_collect`` has the argument ``eps``."""
+        is_used = takes_setting(type(self)._forward_collect, "eps")
+        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
 
     def _epsilon_at(self, env_step: int) -> float:
         return cast(DiscreteSACConfig, self.config).other.eps.value(env_step, self.progress.budget)

@@ -134,7 +134,7 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
         require("mask" in data, "batch", needed, sorted(data))
         names = ("obs", "action", "log_prob", "reward", "terminated", "mask")
         last_obs = nested.index(data["next_obs"], -1)  # the padding of a shorter unroll repeats its last step
-        return {name: data[name] for name in names} | {"last_obs": last_obs}
+        return self._added_columns(data) | {name: data[name] for name in names} | {"last_obs": last_obs}
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch and the metrics to report.

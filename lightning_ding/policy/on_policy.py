@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
-from lightning_ding.modes import not_implemented
+from lightning_ding.modes import IS_FIRST, STATE, not_implemented
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import ConfigT
@@ -25,6 +25,16 @@ from lightning_ding.ranks import min_over_ranks
 from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.worker_config import CollectorConfig
+
+USUAL_COLUMNS = frozenset(
+    {
+        *("obs", "action", "log_prob", "reward", "next_obs", "terminated", "truncated", "done", STATE, IS_FIRST),
+        *("env_id", "episode_id", "policy_version", "collect_iter", "seed", "data_id", "is_expert"),
+        *("value", "advantage", "return", "discount", "is_prepared", "mask"),
+        *("IS", "priority", "replay_unique_id", "replay_buffer_idx"),
+    }
+)
+"""Columns that collectors, buffers and these algorithms make; a subclass has added all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +138,9 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
     """
 
     on_policy: ClassVar[bool] = True
+    loss_columns: ClassVar[tuple[str, ...]] = ()
+    """Usual columns of a transition that ``loss`` reads in addition, such as "next_obs"; those that a subclass adds to
+    a transition are always there."""
 
     # ------------------------------------------------------------------ to implement
 
@@ -138,6 +151,16 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
         """Return the columns that ``loss`` reads, leading axis S; ``advantage`` among them is perhaps standardised."""
         raise not_implemented(self, "_learning_data")
+
+    def _added_columns(self, data: Mapping[str, Any]) -> Batch:
+        """Return the columns that a subclass has added to transitions, and those that ``loss_columns`` names.
+
+        Raises:
+            ValueError: If transitions have no column of such a name.
+        """
+        for name in self.loss_columns:
+            require(name in data, "loss_columns", f"names of columns, one of {sorted(data)}", name)
+        return {name: column for name, column in data.items() if name not in USUAL_COLUMNS or name in self.loss_columns}
 
     def _standardised(self) -> str | None:
         """Return the column that is standardised in each minibatch, if any."""

@@ -119,7 +119,8 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
         )
         nothing = torch.zeros_like(reward)
         to_go = rl.discounted_return(reward, nothing, terminated, sequences.ended, self.config.discount_factor)
-        return {"obs": rollout["obs"], "action": rollout["action"], "return": sequences.flatten(to_go)}
+        kept = {"obs": rollout["obs"], "action": rollout["action"], "return": sequences.flatten(to_go)}
+        return self._added_columns(rollout) | kept
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch and the metrics to report.

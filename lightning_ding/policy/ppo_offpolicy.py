@@ -158,7 +158,7 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         data = self.prepare(batch)
         names = ("obs", "action", "log_prob", "value", "advantage", "return")
-        minibatch = {name: data[name] for name in names}
+        minibatch = self._added_columns(data) | {name: data[name] for name in names}
         if self.config.nstep_return:
             minibatch["return"] = self._n_step_target(data)
         return self._update(minibatch | self.updater.schedules.tensors)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
 from lightning_ding.modes import not_implemented
+from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.base.update.optimizers import make_optimizer
@@ -252,7 +253,9 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        return {"eps": self._epsilon_at(command_info["envstep"])}
+        """Return epsilon, if this class explores with it: if its ``_forward_collect`` has the argument ``eps``."""
+        is_used = takes_setting(type(self)._forward_collect, "eps")
+        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
 
     def _epsilon_at(self, env_step: int) -> float:
         return self.config.other.eps.value(env_step, self.progress.budget)

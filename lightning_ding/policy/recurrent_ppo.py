@@ -32,7 +32,7 @@ from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
 from lightning_ding.ranks import min_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
 
-ROWS = ("action", "log_prob", "value", "advantage", "return")  # columns of the loss, of real steps only
+OF_SEQUENCES = (STATE, IS_FIRST)  # all other columns of a minibatch are of real steps only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         final = {name: rollout[name] for name in ("obs", "next_obs", STATE)}  # what _values needs
         advantage, target = self._advantage(rollout | {"next_obs": final}, value, sequences)
         kept = {name: rollout[name] for name in ("obs", "action", "log_prob", "value", STATE, IS_FIRST)}
-        return kept | {"advantage": advantage, "return": target}
+        return self._added_columns(rollout) | kept | {"advantage": advantage, "return": target}
 
     def _rollout_values(self, rollout: Batch) -> Tensor:
         """Return the values of all observations, shape (S,), with the states that lead to them from the stored ones."""
@@ -159,7 +159,8 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         rows = valid.flatten().nonzero().squeeze(1)
         real = index.flatten()[rows]
         unrolled = {"sequences": nested.index(data["obs"], index), STATE: data[STATE][index[0]], "rows": rows}
-        return {**unrolled, IS_FIRST: data[IS_FIRST][index], **_at(data, ("obs", *ROWS), real)}
+        of_steps = {name: nested.index(column, real) for name, column in data.items() if name not in OF_SEQUENCES}
+        return {**unrolled, IS_FIRST: data[IS_FIRST][index], **of_steps}
 
     def _get_update_per_collect(self) -> int:
         return self.config.learn.epoch_per_collect * super()._get_update_per_collect()
@@ -167,7 +168,3 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered recurrent actor-critic network."""
         return "recurrent_vac", ["lightning_ding.model.recurrent_vac"]
-
-
-def _at(data: Batch, names: tuple[str, ...], rows: Tensor) -> Batch:
-    return {name: nested.index(data[name], rows) for name in names}

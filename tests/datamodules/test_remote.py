@@ -56,13 +56,14 @@ class Watch(Callback):
     def __init__(self) -> None:
         self.evaluated_at: list[int] = []
         self.metrics: dict[str, float] = {}
-        self.rounds = 0
+        self.rounds = self.env_step = 0
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.rounds += batch is not None
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.evaluated_at.append(pl_module.progress.train_iter)
+        self.env_step = pl_module.progress.env_step
         self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
@@ -147,6 +148,7 @@ def test_what_the_answers_say_is_logged(make_trainer: MakeTrainer, small: Config
     assert watch.metrics["remote/round_wait"] > 0
     assert watch.metrics["collect/dropped_episode"] == 4
     assert "remote/collector_wait" not in watch.metrics
+    assert watch.metrics["collect/eps"] == pytest.approx(policy_of(small)._epsilon_at(watch.env_step))
 
 
 def test_rounds_per_epoch_say_how_often_it_is_evaluated(make_trainer: MakeTrainer, small: Config) -> None:

@@ -60,6 +60,7 @@ class WeightPolicy(CommandModePolicy[WeightConfig]):
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
         self.forwards.append(kwargs)
         first, second = cast(Tensor, self.model.first), cast(Tensor, self.model.second)
+        self.collect_metrics.add({"envs": torch.tensor(float(len(obs)))})
         return {"action": first.repeat(len(obs), 1), "second": second.repeat(len(obs), 1)}
 
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:

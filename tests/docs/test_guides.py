@@ -13,6 +13,7 @@ GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
 PAGES = {
     "index.md",
     "curriculum.md",
+    "auxiliary_losses.md",
     "from_cleanrl.md",
     "from_sb3.md",
     "envs.md",

@@ -324,18 +324,17 @@ def test_hybrid_action_has_a_type_as_it_is_and_arguments_in_the_units_of_the_env
 def test_actions_are_drawn_with_the_policys_own_seed_alone(policy_class: PolicyClass, model: Config) -> None:
     obs = torch.randn(64, 3)
     policy = make_policy(policy_class, {"model": model})
-    torch_rng, numpy_rng = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
 
-    def drawn(seed: int) -> Tensor:
+    def drawn(seed: int, others: int) -> Tensor:
         policy.seed(seed)
+        torch.manual_seed(others)
         found: Tensor = policy.collect_mode.forward(obs)["action"]
         return found
 
-    first = drawn(5)
-    torch.manual_seed(77)
-    assert torch.equal(drawn(5), first)
-    assert not torch.equal(drawn(6), first)
-    torch.set_rng_state(torch_rng)
+    first = drawn(5, others=1)
+    assert torch.equal(drawn(5, others=2), first)
+    assert not torch.equal(drawn(6, others=1), first)
+    torch_rng, numpy_rng = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
     policy.learner.update(make_rollout(policy))
     assert torch.equal(torch.get_rng_state(), torch_rng)
     assert np.random.get_state()[1].tolist() == numpy_rng  # type: ignore[index]

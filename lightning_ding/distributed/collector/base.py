@@ -223,9 +223,13 @@ class BaseParallelCollector(StepMethods):
             answer = self._send(collected, time.perf_counter() - began)
             messages += 1
             if messages % self.config.print_freq == 0:
-                logger.info(
-                    "%d messages, policy version %d: %s", messages, self.policy_version, self._statistics.summary(0.0)
-                )
+                summary = self._statistics.summary(0.0) | self._own_metrics()
+                logger.info("%d messages, policy version %d: %s", messages, self.policy_version, summary)
+
+    def _own_metrics(self) -> dict[str, float]:
+        """Return the means of what the main player's ``_forward_collect`` reported since the last call."""
+        metrics = None if self.policy is None else self.policy.get_attribute("module").collect_metrics
+        return {} if metrics is None else {f"collect/{name}": value for name, value in metrics.flush().items()}
 
     def _apply_settings(self) -> bool:
         """Make the settings of envs that came with the weights of the main player; return whether any was new.

@@ -130,7 +130,7 @@ def _transition(policy: Mapping[str, Any], obs_space: spaces.Space[Any], action_
     with torch.random.fork_rng(devices=[]):
         collecting = create_policy(policy, enable_field=["collect"])
         collecting.build(obs_space, action_space)
-        collecting.seed(0)
+        collecting.rng = np.random.default_rng(0)  # seed() would seed the generators of this process too
         env = make_vector_env(lambda: _Spaces(obs_space, action_space), 1, "sync")
         try:
             found = SampleSerialCollector({}, env=env, policy=collecting.collect_mode).collect(1)

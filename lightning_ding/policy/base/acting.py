@@ -5,8 +5,11 @@ Shapes: B batch.
 
 from __future__ import annotations
 
+import inspect
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,3 +61,24 @@ class ActionSelector:
         with torch.no_grad(), self._in_eval_mode, self.precision():
             output = function(self._normaliser.normalise_obs(batch), **kwargs)
         return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
+
+
+def seed_exploration(seed: int | np.random.SeedSequence) -> np.random.Generator:
+    """Return a seeded generator, and seed those of torch, numpy and Python, which an own ``_forward_collect`` may use.
+
+    Args:
+        seed: An integer >= 0, or a sequence; different on every rank.
+    """
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    of_torch, of_numpy, of_python = sequence.generate_state(11)[8:].tolist()  # the first 8 words are the generator's
+    torch.manual_seed(of_torch)
+    np.random.seed(of_numpy)
+    random.seed(of_python)
+    return np.random.default_rng(sequence)
+
+
+@cache  # finding it out takes some 10 us, in each round
+def takes_setting(forward_collect: Callable[..., Any], name: str) -> bool:
+    """Return whether a ``_forward_collect`` has an argument of this name, or takes all by ``**kwargs``."""
+    parameters = inspect.signature(forward_collect).parameters
+    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

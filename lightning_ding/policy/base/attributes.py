@@ -8,16 +8,34 @@ from typing import Any
 import torch
 
 
-def _from_config(policy: Any, section: str, name: str) -> Any:
+def _from_config(policy: Any, section: str | None, name: str) -> Any:
     """Return a config value; None if the algorithm has no such section or key."""
-    return getattr(getattr(policy.config, section, None), name, None)
+    return getattr(policy.config if section is None else getattr(policy.config, section, None), name, None)
+
+
+def _field(policy: Any, section: str | None, name: str) -> Any:
+    """Return a config value that a worker needs.
+
+    Raises:
+        NotImplementedError: If there is none.
+    """
+    value = _from_config(policy, section, name)
+    if value is None:
+        path = name if section is None else f"{section}.{name}"
+        raise NotImplementedError(
+            f"{type(policy).__name__} has no attribute {name!r} for workers: set {path} in its config, or add a method "
+            f"_get_{name}"
+        )
+    return value
 
 
 SAMPLE_OPTIONS = {"n_step": "nstep", "discount_factor": "discount_factor"}
 """Arguments of a replay buffer's ``sample``, and the attributes that hold them."""
+FIELDS = {"discount_factor": None, "update_per_collect": "learn"}
+"""Attributes that are fields of the config where a policy has neither a method nor an attribute, and their section."""
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     "acts_on_reward": lambda policy: bool(getattr(policy, "acts_on_reward", False)),
-    "batch_size": lambda policy: int(_from_config(policy, "learn", "batch_size")),
+    "batch_size": lambda policy: int(_field(policy, "learn", "batch_size")),
     "cfg": lambda policy: policy.cfg,
     "cuda": lambda policy: torch.device(policy.device).type == "cuda",
     "cur_lr": lambda policy: policy.cur_lr(),
@@ -28,12 +46,12 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "module": lambda policy: policy,
     "n_episode": lambda policy: _from_config(policy, "collect", "n_episode"),
     "n_sample": lambda policy: _from_config(policy, "collect", "n_sample"),
-    "nstep": lambda policy: 1,
+    "nstep": lambda policy: _from_config(policy, None, "nstep") or 1,
     "on_policy": lambda policy: policy.on_policy,
     "priority": lambda policy: bool(getattr(policy.config, "priority", False)),
     "pretraining_updates": lambda policy: 0,
     "progress": lambda policy: policy.progress,
-    "random_collect_size": lambda policy: 0,
+    "random_collect_size": lambda policy: _from_config(policy, None, "random_collect_size") or 0,
     "sample_options": lambda policy: {name: policy.get_attribute(of) for name, of in SAMPLE_OPTIONS.items()},
     "unroll_len": lambda policy: int(_from_config(policy, "collect", "unroll_len") or 1),
 }
@@ -41,7 +59,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
 
 
 def get(policy: Any, name: str) -> Any:
-    """Return an attribute: the result of ``_get_<name>()``, or an entry of ``COMPUTED``, or ``_<name>``.
+    """Return an attribute: the result of ``_get_<name>()``, an entry of ``COMPUTED``, ``_<name>``, or of ``FIELDS``.
 
     Raises:
         NotImplementedError: If the policy has none of them; the message names the attribute.
@@ -52,6 +70,8 @@ def get(policy: Any, name: str) -> Any:
         return COMPUTED[name](policy)
     if hasattr(policy, f"_{name}"):
         return getattr(policy, f"_{name}")
+    if name in FIELDS:
+        return _field(policy, FIELDS[name], name)
     raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers")
 
 

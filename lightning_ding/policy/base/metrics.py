@@ -5,11 +5,14 @@ Shapes: E episodes over all ranks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from lightning_ding.ranks import gather_bytes, world_size
 
 
 class MeanMetrics:
@@ -56,6 +59,16 @@ class MeanMetrics:
             return {}
         totals = torch.stack([total.float() for total in sums.values()]).tolist()
         return {name: total / counts[name] for name, total in zip(sums, totals, strict=True)}
+
+    def flush_over_ranks(self) -> dict[str, float]:
+        """Return what ``flush`` does, as means over the ranks that have the name; all ranks call it."""
+        mine = self.flush()
+        if world_size() == 1:
+            return mine
+        ranks: list[dict[str, float]] = [json.loads(one) for one in gather_bytes(json.dumps(mine).encode())]
+        names = dict.fromkeys(name for rank in ranks for name in rank)
+        found = {name: [rank[name] for rank in ranks if name in rank] for name in names}
+        return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> None:

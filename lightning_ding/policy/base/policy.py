@@ -23,14 +23,14 @@ from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.policy.base import attributes, saved_state
-from lightning_ding.policy.base.acting import ActionSelector
+from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.export import Format, export
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
-from lightning_ding.policy.base.reference_form import step_of, with_reference_names
+from lightning_ding.policy.base.reference_form import step_of, sync_gradients, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -93,7 +93,7 @@ class Policy(LightningModule, Generic[ConfigT]):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)
         self.progress = Progress()
-        self.metrics = MeanMetrics()
+        self.metrics, self.collect_metrics = MeanMetrics(), MeanMetrics()  # of updates, and of _forward_collect
         self.normaliser = Normaliser()  # switched on by norm_obs and norm_reward of a datamodule
         self.rng = np.random.default_rng()
         self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
@@ -139,7 +139,11 @@ class Policy(LightningModule, Generic[ConfigT]):
         raise not_implemented(self, "_forward_learn")
 
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return an exploring ``action`` for each of B observations, and what else a transition stores."""
+        """Return an exploring ``action`` for each of B observations, and what else a transition stores.
+
+        ``kwargs`` are what ``_get_setting_collect`` returned. ``rng`` is this rank's generator. Means of the tensors
+        given to ``collect_metrics.add`` are logged as ``collect/<name>``.
+        """
         raise not_implemented(self, "_forward_collect")
 
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
@@ -153,6 +157,10 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         """Return the entries of ``config.model`` that an env's spaces determine; raise TypeError for unfit spaces."""
         raise not_implemented(self, "_shapes_of")
+
+    def sync_gradients(self, model: nn.Module) -> None:
+        """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
+        sync_gradients(model)
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
@@ -198,7 +206,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return {}
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments of the collect mode's ``forward``, from ``envstep`` and ``learner_step``."""
+        """Return arguments of ``_forward_collect``, from ``envstep`` and ``learner_step``; numbers are logged."""
         return {}
 
     _get_setting_eval = _get_setting_learn
@@ -345,8 +353,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         return self._forward_eval(self.normaliser.normalise_obs(obs))["action"]
 
     def seed(self, seed: int | np.random.SeedSequence) -> None:
-        """Seed the exploration; every rank needs a different seed."""
-        self.rng = np.random.default_rng(seed)
+        """Seed ``rng``, and the global generators of torch, numpy and Python; every rank needs a different seed."""
+        self.rng = seed_exploration(seed)
 
     def _require_field(self, field: str) -> None:
         if field not in self.enable_field:

@@ -113,7 +113,7 @@ def create_own_model(policy: Any, cfg: Mapping[str, Any], model: nn.Module | Non
     return create_model(section | {"import_names": [name for name in names if name.partition(".")[0] != "ding"]})
 
 
-def sync_gradients(policy: Any, model: nn.Module) -> None:
+def sync_gradients(model: nn.Module) -> None:
     """Average the gradients of a network over all ranks, in one all-reduce; a missing gradient counts as zero."""
     parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if world_size() > 1 and parameters:
@@ -133,7 +133,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     "_get_n_episode": lambda policy: attributes.COMPUTED["n_episode"](policy),
     "_get_n_sample": lambda policy: attributes.COMPUTED["n_sample"](policy),
     "_set_attribute": lambda policy, name, value: policy.set_attribute(name, value),
-    "sync_gradients": sync_gradients,
 }
 CLASSES = {
     "learn_function": LearnMode,

@@ -15,6 +15,7 @@ from lightning_ding.policy.base.own_state import OwnState
 from lightning_ding.policy.base.reference_form import columns_of
 from lightning_ding.policy.base.rewards import RewardLearner
 from lightning_ding.policy.base.trainer import shorten_rounds
+from lightning_ding.policy.base.update.rank_weights import WeightComparison
 
 Batch = dict[str, Any]
 
@@ -48,7 +49,7 @@ class RoundLearner:
         """The rewards that the policy learns from."""
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
-        self._policy = policy
+        self._policy, self._comparison = policy, WeightComparison()
         self._position = 0  # before the round; schedules are evaluated there
 
     def note_start(self) -> None:
@@ -64,6 +65,7 @@ class RoundLearner:
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
         shorten_rounds(trainer, policy)
+        self._comparison.begin_fit()
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
             self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since
@@ -90,6 +92,7 @@ class RoundLearner:
             policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
         self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
+        self._comparison.after_round(policy, batch_idx)
         return output
 
     def _update_in_turn(self, batch: Round) -> dict[str, Any]:

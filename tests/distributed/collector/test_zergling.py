@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -234,7 +234,9 @@ class Broken(Around):
 def test_messages_are_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="lightning_ding.distributed")
     make(Around(4), print_freq=2).start()
-    assert [cast(Any, record.args)[0] for record in caplog.records if "messages" in record.msg] == [2, 4]
+    found: list[Any] = [record.args for record in caplog.records if "messages" in record.msg]
+    assert [arguments[0] for arguments in found] == [2, 4]
+    assert [arguments[2]["collect/envs"] for arguments in found] == [found[0][2]["collect/envs"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Find out whether the weights of the ranks have become different, once in a while.
+
+Every rank begins with the same weights and makes the same steps, because :class:`Updater` averages the gradients. A
+``_forward_learn`` with its own backward pass and its own optimizer step does not, unless it averages them itself.
+
+Shapes: P parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_ding.policy.base.trainer import attached_trainer
+from lightning_ding.ranks import gather_rows, rank_and_world_size, world_size
+
+logger = logging.getLogger(__name__)
+
+ROUNDING = 1e-12  # relative difference of sums that adding up in another order can make
+
+
+class WeightComparison:
+    """Compares the weights of the ranks after the first round of a fit and after the last one of each epoch.
+
+    The first difference is logged, and ends the comparisons of the fit. A comparison exchanges one number for each
+    parameter. Buffers, such as the statistics of a batch norm, may differ.
+    """
+
+    def __init__(self) -> None:
+        self._is_first = True
+        self._has_warned = False
+
+    def begin_fit(self) -> None:
+        """Compare after the next round."""
+        self._is_first, self._has_warned = True, False
+
+    def after_round(self, policy: Any, batch_idx: int) -> None:
+        """Compare the weights if that is due; all ranks call it.
+
+        Args:
+            policy: The policy that learns.
+            batch_idx: Index of the round in its epoch, from 0.
+        """
+        trainer = attached_trainer(policy) if world_size() > 1 and not self._has_warned else None
+        if trainer is None or not (self._is_first or batch_idx + 1 >= trainer.num_training_batches):
+            return
+        self._is_first = False
+        name = first_difference(policy.named_parameters())
+        self._has_warned = name is not None
+        if name is not None and rank_and_world_size()[0] == 0:
+            logger.warning(
+                "the weights of the ranks differ after update %d, first in %s: a %s._forward_learn with its own "
+                "backward pass has to call self.sync_gradients(self.model) before its optimizer steps; "
+                "self.updater.minimise(self.loss, batch) does that itself",
+                policy.progress.train_iter, name, type(policy).__name__,
+            )  # fmt: skip
+
+
+@torch.no_grad()
+def first_difference(parameters: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Return the name of the first parameter that is not the same on all ranks, or None; all ranks call it.
+
+    Args:
+        parameters: P names and parameters, in the same order on every rank; those without a shape yet are left out.
+    """
+    named = [(name, one) for name, one in parameters if not torch.nn.parameter.is_lazy(one)]
+    if not named:
+        return None
+    rows = gather_rows(torch.stack([one.detach().double().sum().cpu() for _, one in named]))  # (ranks, P)
+    is_same = torch.isclose(rows, rows[0], rtol=ROUNDING, atol=0.0, equal_nan=True).all(0)
+    return next((name for (name, _), same in zip(named, is_same.tolist(), strict=True) if not same), None)
