@@ -18,6 +18,8 @@ Row = Mapping[str, float]
 PAGE = "docs/guides/not_learning.md"
 """The page whose sections are named like the symptoms."""
 WITHOUT_RATE = ("sgd",)  # optimizers whose step is not about as large as the learning rate
+HEAVY = 0.2  # weight of the entropy that competes with standardised advantages
+EARLY = 0.2  # share of the budget until which a run may not have seen much
 LATE = 0.6  # share of the budget from which a run should have learned something
 
 
@@ -35,12 +37,16 @@ class Facts:
     num_envs: int | None = None
     time_limit: int | None = None
     """Env steps after which the env cuts an episode."""
-    scales_rewards: bool = False
-    """Whether something adapts to the size of the rewards, so that it does not matter."""
+    normalises_rewards: bool = False
+    """Whether rewards are divided by the standard deviation of the return."""
+    scales_values: bool = False
+    """Whether the critic is scaled by the returns and advantages are standardised, so that large rewards do no harm."""
     changes_rewards: bool = False
     """Whether a wrapper changes the rewards of training, or a reward model replaces them."""
     entropy_is_chosen: bool = False
     """Whether the algorithm steers the entropy to a chosen value."""
+    entropy_weight: float = 0.0
+    """Weight of the entropy against standardised advantages; 0 with other advantages, whose size is not known."""
     bonus: float = 0.0
     """Largest part of a step's value that is no reward, such as that of the entropy of soft Q-learning."""
 
@@ -127,7 +133,8 @@ def values_out_of_reach(seen: Seen, facts: Facts) -> str | None:
 
 def rewards_too_small(seen: Seen, facts: Facts) -> str | None:
     """Rewards vanish against the values and errors of a new network."""
-    if facts.scales_rewards or facts.changes_rewards or not 0 < seen.largest_reward < 1e-2:
+    is_early = seen.progress is not None and seen.progress < EARLY  # the first large reward may be rare
+    if facts.normalises_rewards or is_early or not 0 < seen.largest_reward < 1e-2:
         return None
     return (
         f"no reward was larger than {seen.largest_reward:.3g} (learn/reward_abs_max), which vanishes against the "
@@ -138,7 +145,7 @@ def rewards_too_small(seen: Seen, facts: Facts) -> str | None:
 def rewards_too_large(seen: Seen, facts: Facts) -> str | None:
     """Rewards are far larger than what a network outputs."""
     rewards = seen.all("learn/reward_mean", "learn/reward_std")
-    if facts.scales_rewards or rewards is None or math.hypot(*rewards) <= 100:
+    if facts.normalises_rewards or facts.scales_values or rewards is None or math.hypot(*rewards) <= 100:
         return None
     return (
         f"rewards are about {math.hypot(*rewards):.3g} (learn/reward_mean, learn/reward_std), far more than the "
@@ -152,8 +159,10 @@ def random_actor(seen: Seen, facts: Facts) -> str | None:
     if not seen.is_late or facts.entropy_is_chosen:
         return None
     used = f"after {100 * (seen.progress or 0):.0f} % of the budget"
-    if share is not None and share > 0.97:
-        return f"the actor has {100 * share:.1f} % of the largest entropy (learn/entropy_share) {used}"
+    is_heavy = facts.entropy_weight > HEAVY
+    if share is not None and share > (0.9 if is_heavy else 0.97):
+        cause = f", and the entropy weighs {facts.entropy_weight:g} in the loss; at most 0.01 is usual" if is_heavy else ""
+        return f"the actor has {100 * share:.1f} % of the largest entropy (learn/entropy_share) {used}{cause}"
     if spread is not None and spread > 3:
         return f"actions have a standard deviation of {spread:.3g} half ranges (learn/action_std) {used}"
     return None
@@ -246,7 +255,7 @@ CHECKS = (
     Check(constant_observations, 1, ("learn/obs_changing",)),
     Check(large_steps, 1),
     Check(short_horizon, 1, ("collect/length_mean",)),
-    Check(rewards_too_small, 2, ("learn/reward_abs_max",)),
+    Check(rewards_too_small, 1, ("learn/reward_abs_max",)),
     Check(rewards_too_large, 2, ("learn/reward_mean",)),
     Check(values_out_of_reach, 2, ("learn/value_mean",)),
     Check(jumping_policy, 3, ("learn/approx_kl",)),
@@ -352,7 +361,6 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
     """
     learn: Mapping[str, Any] = cfg.get("learn") or {}
     reward_model = (cfg.get("reward_model") or {}).get("type")
-    normalises = bool(data.get("norm_reward")) or (learn.get("value_norm") in (True, "popart") and learn.get("adv_norm"))
     on_updates, updates = data.get("max_env_step") is None, data.get("max_train_iter")
     return Facts(
         discount_factor=cfg.get("discount_factor"),
@@ -361,9 +369,11 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
         axis="train_iter" if on_updates and updates is not None else "env_step",
         num_envs=data.get("num_envs"),
         time_limit=_time_limit(data),
-        scales_rewards=bool(normalises),
+        normalises_rewards=bool(data.get("norm_reward")),
+        scales_values=learn.get("value_norm") in (True, "popart") and bool(learn.get("adv_norm")),
         changes_rewards=reward_model is not None or _has_reward_wrapper(data),
         entropy_is_chosen=bool(learn.get("auto_alpha")),
+        entropy_weight=float(learn.get("entropy_weight", 0.0)) if learn.get("adv_norm") else 0.0,
         bonus=_bonus(cfg, learn),
     )
 
