@@ -19,6 +19,7 @@ PAGE = "docs/guides/not_learning.md"
 """The page whose sections are named like the symptoms."""
 WITHOUT_RATE = ("sgd",)  # optimizers whose step is not about as large as the learning rate
 HEAVY = 0.2  # weight of the entropy that competes with standardised advantages
+FEW_STEPS = 10_000  # until which a healthy actor may still be random
 EARLY = 0.2  # share of the budget until which a run may not have seen much
 LATE = 0.6  # share of the budget from which a run should have learned something
 
@@ -65,8 +66,13 @@ class Symptom(NamedTuple):
     evidence: str
     """What was measured, and what it should be."""
 
+    @property
+    def page(self) -> str:
+        """The section to read."""
+        return f"{PAGE}#{self.name.replace('_', '-')}"
+
     def __str__(self) -> str:
-        return f"{self.name}: {self.evidence}; see {PAGE}#{self.name.replace('_', '-')}"
+        return f"{self.name}: {self.evidence}; see {self.page}"
 
 
 class Seen(NamedTuple):
@@ -156,7 +162,7 @@ def rewards_too_large(seen: Seen, facts: Facts) -> str | None:
 def random_actor(seen: Seen, facts: Facts) -> str | None:
     """The actor still acts at random after most of the budget."""
     share, spread = seen.get("learn/entropy_share"), seen.get("learn/action_std")
-    if not seen.is_late or facts.entropy_is_chosen:
+    if not seen.is_late or facts.entropy_is_chosen or (seen.get("step") or 0) < FEW_STEPS:
         return None
     used = f"after {100 * (seen.progress or 0):.0f} % of the budget"
     is_heavy = facts.entropy_weight > HEAVY
@@ -359,8 +365,7 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
         cfg: Config of the policy, as ``policy.cfg`` and checkpoints have it.
         data: Arguments of the datamodule.
     """
-    learn: Mapping[str, Any] = cfg.get("learn") or {}
-    reward_model = (cfg.get("reward_model") or {}).get("type")
+    learn, reward_model = _section(cfg, "learn"), _section(cfg, "reward_model").get("type")
     on_updates, updates = data.get("max_env_step") is None, data.get("max_train_iter")
     return Facts(
         discount_factor=cfg.get("discount_factor"),
@@ -373,14 +378,19 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
         scales_values=learn.get("value_norm") in (True, "popart") and bool(learn.get("adv_norm")),
         changes_rewards=reward_model is not None or _has_reward_wrapper(data),
         entropy_is_chosen=bool(learn.get("auto_alpha")),
-        entropy_weight=float(learn.get("entropy_weight", 0.0)) if learn.get("adv_norm") else 0.0,
+        entropy_weight=float(learn.get("entropy_weight") or 0.0) if learn.get("adv_norm") else 0.0,
         bonus=_bonus(cfg, learn),
     )
 
 
+def _section(cfg: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a config; empty if it has none, as configs in DI-engine's form may."""
+    found = cfg.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 def _largest_rate(learn: Mapping[str, Any]) -> float | None:
-    optimizer = learn.get("optimizer") or {}
-    if optimizer.get("type") in WITHOUT_RATE:
+    if _section(learn, "optimizer").get("type") in WITHOUT_RATE:
         return None
     rates = [value for name, value in learn.items() if name.startswith("learning_rate")]
     numbers = [float(rate) for rate in rates if isinstance(rate, (int, float))]
@@ -397,7 +407,7 @@ def _bonus(cfg: Mapping[str, Any], learn: Mapping[str, Any]) -> float:
 
 
 def _actions(cfg: Mapping[str, Any]) -> int:
-    shape = (cfg.get("model") or {}).get("action_shape")
+    shape = _section(cfg, "model").get("action_shape")
     return shape if isinstance(shape, int) else 100
 
 
