@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for name in options.only:
         found = record(name, options.seed, options.budget or PROOFS[name].budget)
-        print(f"{name}: {found['seconds']} s, best {found['best']:.1f}, symptoms {found['found'] or 'none'}", flush=True)
+        symptoms = found["found"] or "none"
+        print(f"{name}: {found['seconds']} s, best {found['best']:.1f}, symptoms {symptoms}", flush=True)
         stored = json.loads(FILE.read_text()) if FILE.is_file() else {}
         lines = [f"{json.dumps(key)}: {json.dumps(one)}" for key, one in sorted({**stored, name: found}.items())]
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

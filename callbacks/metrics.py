@@ -25,9 +25,10 @@ from typing_extensions import override
 
 from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
-from lightning_ding.diagnosis import Diagnosis, Facts, facts_of
+from lightning_ding.diagnosis import Diagnosis
 from lightning_ding.protocols import run_data
 from lightning_ding.ranks import sum_over_ranks, world_size
+from lightning_ding.run_facts import Facts, facts_of
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lightning_ding.config import to_dict
-from lightning_ding.diagnosis import CHECKS, HEALTHY, PAGE, Diagnosis, Facts, facts_of
+from lightning_ding.diagnosis import CHECKS, HEALTHY, PAGE, Diagnosis
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.run_facts import Facts, facts_of
 
 ROOT = Path(__file__).parents[1]
 STORED: dict[str, dict[str, Any]] = json.loads((ROOT / "docs" / "results" / "vitals.json").read_text())
@@ -85,14 +87,15 @@ def test_a_symptom_is_found_once_and_not_in_a_run_that_just_lacks_it(name: str) 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.find.__name__)
 def test_a_symptom_has_to_last(check: Any) -> None:
-    facts, row, _, other = CASES[check.find.__name__]
+    facts, row, *_ = CASES[check.find.__name__]
     assert found(facts, row, check.rows - 1) == []
-    if check.rows > 1 and check.needs:
-        diagnosis = Diagnosis(facts)  # a healthy row starts the count again, a row without the metric does not
-        healthy = {**row, **{key: 0.5 for key in check.needs}, **other, "collect/return_mean": 1.0, "step": 0.0}
-        rows = [row] * (check.rows - 1) + [healthy] + [row] * (check.rows - 1) + [{"time/x": 1.0}]
-        if check.find.__name__ not in ("rewards_too_large", "short_time_limit", "jumping_policy"):
-            assert [one for each in rows for one in diagnosis.see(each)] == []
+
+
+def test_a_healthy_row_starts_the_count_again_and_one_without_the_metric_does_not() -> None:
+    bad, healthy, other = {"learn/dead_units": 1.0}, {"learn/dead_units": 0.5}, {"time/x": 1.0}
+    diagnosis = Diagnosis(Facts())
+    assert [one for row in (bad, healthy, bad, other) for one in diagnosis.see(row)] == []
+    assert [one.name for one in diagnosis.see(bad)] == ["dead_units"]
 
 
 def test_the_evidence_and_the_page_are_in_the_line() -> None:
@@ -142,7 +145,12 @@ def test_facts_are_read_from_the_config_and_the_arguments_of_the_datamodule() ->
     sac = to_dict(POLICY_REGISTRY.get("sac").config_class())
     of_sac = facts_of(sac, {"env_id": "Pendulum-v1", "max_train_iter": 9, "train_wrappers": ["sign_reward"]})
     assert (of_sac.time_limit, of_sac.budget, of_sac.axis) == (200, 9, "train_iter")
-    assert of_sac.entropy_is_chosen and of_sac.changes_rewards
+    assert of_sac.entropy_is_chosen
+    assert of_sac.changes_rewards
+
+
+def test_a_dead_critic_alone_is_no_symptom() -> None:
+    assert found(DISCOUNTED, {"learn/dead_units": 0.0, "learn/dead_units_critic": 1.0, **LATE}) == []
 
 
 def test_sgd_has_no_usual_learning_rate() -> None:
@@ -175,8 +183,6 @@ CONFIGS = sorted((ROOT / "recipes" / "configs").glob("*.yaml"))
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 def test_no_recipe_has_a_symptom_before_it_starts(file: Path) -> None:
-    import yaml
-
     settings = yaml.safe_load(file.read_text())
     if "policy" not in settings or not isinstance(settings["policy"], str):
         pytest.skip("a distributed run")

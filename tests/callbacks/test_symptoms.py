@@ -77,9 +77,7 @@ def test_a_bad_run_is_named_once(
 
 
 @pytest.mark.parametrize("kind", ["ppo", "dqn"])
-def test_an_ordinary_run_has_no_symptom(
-    kind: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_ordinary_run_has_no_symptom(kind: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         train(make_trainer, kind, PPO if kind == "ppo" else DQN)
     assert said(caplog) == []
@@ -126,7 +124,8 @@ def test_doctor_prints_text_and_json(logs: Path, capsys: pytest.CaptureFixture[s
     main(["doctor", str(logs / "csv")])
     text = capsys.readouterr().out
     assert "short_horizon: the discount factor 0.5 looks 2.0 steps ahead" in text
-    assert "learn/explained_variance" in text and "usual: " in text
+    assert "learn/explained_variance" in text
+    assert "usual: " in text
     main(["doctor", str(logs / "csv"), "--json"])
     assert names(json.loads(capsys.readouterr().out)) == ["short_horizon"]
 
@@ -136,7 +135,8 @@ def test_doctor_says_that_a_config_is_missing(tmp_path: Path, capsys: pytest.Cap
     main(["doctor", str(tmp_path)])
     text = capsys.readouterr().out
     assert "the config of the run was not found" in text
-    assert "constant_observations" in text and "2 rows" in text
+    assert "constant_observations" in text
+    assert "2 rows" in text
 
 
 @pytest.mark.parametrize("given", ["nowhere", "."])

@@ -9,7 +9,7 @@ Shapes: S rows of a round (transitions, in any order), A dimensions of an action
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,22 +149,31 @@ class _ActivationCounter(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if (func in RELU or func in TANH) and output.ndim >= 2 and output.shape[1] >= FEW_UNITS:
             units = output.flatten(2).transpose(1, 2).flatten(0, 1) if output.ndim > 2 else output  # pixels are rows
-            if func in RELU:
-                dead = (units == 0).all(0)
-            else:
-                dead = (units > SATURATED).all(0) | (units < -SATURATED).all(0)
+            ends = [units == 0] if func in RELU else [units > SATURATED, units < -SATURATED]
+            dead = torch.stack([end.all(0) for end in ends]).any(0)
             self.dead.append(dead.float().mean())
         return output
 
 
 def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
-    """Return the share of dead units in the layer that has most, and how far a bounded actor is saturated."""
-    act = _pass_of(policy)
-    if act is None:
+    """Return the share of dead units of the actor and of a separate critic, and how far a bounded actor is saturated.
+
+    The critic has a metric of its own: it may rightly be a constant, as in CartPole once no episode ends early, and the
+    actor learns all the same.
+    """
+    if not _is_without_state(policy):
         return {}
-    with torch.no_grad(), policy._in_eval_mode, _random_numbers_kept(policy), _ActivationCounter() as counter:
-        output = act(obs)
-    found = {"dead_units": torch.stack(counter.dead).max()} if counter.dead else {}
+    critic = getattr(policy.model, "compute_critic", None) if hasattr(policy, "_returns_of") else None
+    found: dict[str, Tensor] = {}
+    with torch.no_grad(), policy._in_eval_mode, _random_numbers_kept(policy):
+        with _ActivationCounter() as of_actor:
+            output = policy._forward_eval(obs)
+        with _ActivationCounter() as of_critic:
+            if critic is not None:
+                critic(obs)
+    for name, counter in (("dead_units", of_actor), ("dead_units_critic", of_critic)):
+        if counter.dead:
+            found[name] = torch.stack(counter.dead).max()
     bounds, action = getattr(policy, "action_bounds", None), output.get("action")
     if bounds is None or not isinstance(action, Tensor) or not action.is_floating_point():
         return found
@@ -174,13 +183,10 @@ def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     return found
 
 
-def _pass_of(policy: Any) -> Callable[[Any], Mapping[str, Any]] | None:
-    """Return a function of observations that passes them through the network; None if it could change a state."""
-    act = type(policy)._forward_eval
-    if not act.__module__.startswith(OWN) or policy.learns_from_sequences or policy.new_memory("eval"):
-        return None
-    both = getattr(policy.model, "compute_actor_critic", None)
-    return policy._forward_eval if both is None else both  # type: ignore[no-any-return]
+def _is_without_state(policy: Any) -> bool:
+    """Return whether acting greedily changes nothing: it does for recurrent networks, and may for code of a user."""
+    is_own = type(policy)._forward_eval.__module__.startswith(OWN)
+    return is_own and not policy.learns_from_sequences and not policy.new_memory("eval")
 
 
 @contextmanager

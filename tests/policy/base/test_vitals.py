@@ -11,7 +11,7 @@ import torch
 from lightning import seed_everything
 from torch import Tensor, nn
 
-from lightning_ding.policy import DQNPolicy
+from lightning_ding.policy import A2CPolicy, DQNPolicy
 from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.policy.base.vitals import (
     RoundNotes,
@@ -92,6 +92,19 @@ def test_channels_of_images_are_units() -> None:
     with _ActivationCounter() as counter:
         torch.relu(image)
     assert [float(one) for one in counter.dead] == [7 / 8]
+
+
+def test_dead_units_of_a_separate_critic_are_not_those_of_the_actor() -> None:
+    shapes = {"obs_shape": 2, "action_shape": 2, "action_space": "discrete", "share_encoder": False}
+    policy = A2CPolicy({"model": {**shapes, "encoder_hidden_size_list": [16], "activation": "tanh"}})
+    rows = {"obs": torch.randn(32, 2, generator=torch.Generator().manual_seed(0)), "reward": torch.ones(32)}
+    assert float(vitals(policy, rows, {}, RoundNotes())["dead_units_critic"]) < 0.5
+    biases = [one for name, one in policy.model.named_parameters() if "critic" in name and name.endswith("bias")]
+    with torch.no_grad():
+        for bias in biases:
+            bias.fill_(100.0)  # one end of the tanh, whatever is seen
+    found = vitals(policy, rows, {}, RoundNotes())
+    assert (float(found["dead_units_critic"]), float(found["dead_units"]) < 0.5) == (1.0, True)
 
 
 def actor(**attributes: Any) -> Any:
