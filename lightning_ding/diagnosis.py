@@ -171,8 +171,10 @@ def dead_units(seen: Seen, facts: Facts) -> str | None:
     share = seen.get("learn/dead_units")
     if share is None or share < 0.95:
         return None
-    text = f"{100 * share:.0f} % of the units of a layer of the network that acts have the same output for all observations"
-    return f"{text} (learn/dead_units)"
+    return (
+        f"{100 * share:.0f} % of the units of a layer of the network that acts have the same output for all "
+        "observations (learn/dead_units)"
+    )
 
 
 def endless_episodes(seen: Seen, facts: Facts) -> str | None:

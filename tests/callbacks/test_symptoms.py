@@ -23,6 +23,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
+SHORT: Config = {"eval": {"evaluator": {"n_episode": 2}}}
 PPO: Config = {"collect": {"n_sample": 256}, "learn": {"epoch_per_collect": 2}}
 DQN: Config = {"random_collect_size": 64, "collect": {"n_sample": 32}, "learn": {"batch_size": 32}}
 SMALL = [{"scale_reward": {"scale": 1e-4}}]
@@ -37,7 +38,7 @@ class Blind(gym.ObservationWrapper[Any, Any, Any]):
 
 def train(make_trainer: MakeTrainer, kind: str, config: Config, steps: int = 1024, **arguments: Any) -> Trainer:
     seed_everything(0, verbose=False)
-    policy = POLICY_REGISTRY.get(kind)(deep_merge({"eval": {"evaluator": {"n_episode": 2}}}, config))
+    policy = POLICY_REGISTRY.get(kind)(deep_merge(SHORT, config))
     datamodule_class = RolloutDataModule if policy.on_policy else ReplayDataModule
     own = {name: arguments.pop(name) for name in ("logger", "callbacks", "enable_checkpointing") if name in arguments}
     datamodule = datamodule_class("CartPole-v1", **{"num_envs": 4, "max_env_step": steps, **arguments})
@@ -150,12 +151,21 @@ def test_doctor_refuses_a_folder_without_metrics(
     assert capsys.readouterr().err.startswith("error: run must be ")
 
 
+def test_a_run_with_a_reward_model_is_measured_without_its_rewards(make_trainer: MakeTrainer) -> None:
+    config = {**DQN, "nstep": 1, "reward_model": {"type": "rnd"}}
+    metrics = train(make_trainer, "dqn", config, steps=256).callback_metrics
+    assert float(metrics["learn/obs_changing"]) == 1
+    assert "learn/reward_mean" not in metrics
+
+
 def test_a_resumed_run_does_not_repeat_a_symptom(
     make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     config = {**PPO, "discount_factor": 0.5}
     first = train(make_trainer, "ppo", config, enable_checkpointing=True)
-    (path,) = {str(one.last_model_path) for one in first.checkpoint_callbacks if getattr(one, "last_model_path", "")}
+    (path,) = {
+        str(vars(one)["last_model_path"]) for one in first.checkpoint_callbacks if "last_model_path" in vars(one)
+    }
     policy = POLICY_REGISTRY.get("ppo")(config)
     again = make_trainer(limit_val_batches=0, log_every_n_steps=1)
     assert said(caplog) == ["short_horizon"]

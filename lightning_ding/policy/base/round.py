@@ -108,9 +108,7 @@ class RoundLearner:
         drawn = batch.drawn if is_round else None  # normalised already
         raw = notes.data if is_round else batch
         rows = drawn if drawn is not None or not isinstance(raw, dict) else policy.normaliser.normalise_batch(raw)
-        if rows is not None and self.rewards.model is not None:
-            rows = {name: column for name, column in rows.items() if name != "reward"}
-        return vitals(policy, rows, report, notes)
+        return vitals(policy, rows, report, notes, has_env_reward=self.rewards.model is None)
 
     def _update_in_turn(self, batch: Round) -> dict[str, Any]:
         is_raw = batch.drawn is None  # otherwise it was normalised when it was prepared

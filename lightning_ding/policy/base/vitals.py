@@ -42,7 +42,9 @@ class RoundNotes:
     """The learning data of the last pass over a rollout, or the last minibatch, raw, of a prioritised buffer."""
 
 
-def vitals(policy: Any, rows: Batch | None, report: Mapping[str, Any], notes: RoundNotes) -> dict[str, Tensor]:
+def vitals(
+    policy: Any, rows: Batch | None, report: Mapping[str, Any], notes: RoundNotes, has_env_reward: bool = True
+) -> dict[str, Tensor]:
     """Return the metrics of an observed round, scalars, by their names without ``learn/``.
 
     Args:
@@ -50,13 +52,14 @@ def vitals(policy: Any, rows: Batch | None, report: Mapping[str, Any], notes: Ro
         rows: Transitions of the round as the updates saw them, any leading axes that ``reward`` has; None if unknown.
         report: What the last update reported.
         notes: What the updates left.
+        has_env_reward: Whether the rewards are those of the env; those of a reward model are left out.
     """
     found = _of_gradients(policy.updater, notes) | _of_values(policy, report, notes)
     if rows is None or "obs" not in rows:
         return found | _of_actor(policy, report, None)
     axes = rows["reward"].ndim if "reward" in rows else 1
     few = nested.apply(lambda x: x.flatten(0, axes - 1)[:ROWS], rows["obs"])
-    if "reward" in rows:
+    if "reward" in rows and has_env_reward:
         found |= _of_rewards(rows["reward"])
     if "policy_version" in rows and not policy.on_policy:
         found["data_age"] = policy.progress.train_iter - rows["policy_version"].float().mean()
@@ -139,7 +142,7 @@ class _ActivationCounter(TorchDispatchMode):
     """Finds hidden units that have the same output for all observations: 0 of a ReLU, or one end of a tanh."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.dead: list[Tensor] = []
         """Share of dead units of each hidden layer, scalars."""
 

@@ -29,7 +29,7 @@ QUICK = ("dqn", "rainbow", "iqn", "sac", "discrete_sac", "ppo", "recurrent_ppo",
 ONLINE = [name for name in ALGORITHMS if make_policy(name).trains_on == "envs" and not needs_demonstrations(name)]
 
 
-def numbers(found: dict[str, Tensor]) -> dict[str, float]:
+def numbers(found: dict[str, Tensor]) -> dict[str, Any]:
     return {name: pytest.approx(float(value), abs=1e-6) for name, value in found.items()}
 
 
@@ -38,11 +38,7 @@ def test_explained_variance_is_the_share_of_the_targets_variance_that_values_pre
     report = {"q_value": torch.tensor([0.0, 1.0, 4.0]), "target_q_value": torch.tensor([0.0, 2.0, 4.0])}
     found = _of_values(SimpleNamespace(), report, RoundNotes())
     assert numbers(found)["explained_variance"] == 1 - (1 / 3) / 4
-    assert (float(found["value_mean"]), float(found["target_mean"]), float(found["target_std"])) == (
-        pytest.approx(5 / 3),
-        2,
-        2,
-    )
+    assert [numbers(found)[name] for name in ("value_mean", "target_mean", "target_std")] == [5 / 3, 2, 2]
 
 
 def test_values_of_a_rollout_are_in_units_of_the_reward() -> None:
@@ -146,6 +142,14 @@ def test_data_age_counts_the_updates_since_collecting() -> None:
     found = vitals(policy, rows, {}, RoundNotes())
     assert (float(found["data_age"]), float(found["reward_abs_max"])) == (5, 3)
     assert float(found["reward_mean"]) == pytest.approx(2 / 6)
+
+
+def test_rewards_of_a_reward_model_are_left_out_and_the_axes_of_the_round_are_not() -> None:
+    policy = DQNPolicy({"model": {"obs_shape": 2, "action_shape": 2}})
+    obs = torch.tensor([[[0.0, 1.0]] * 3, [[0.0, 2.0]] * 3])  # 2 minibatches of 3 observations with 2 entries
+    found = vitals(policy, {"obs": obs, "reward": torch.ones(2, 3)}, {}, RoundNotes(), has_env_reward=False)
+    assert float(found["obs_changing"]) == 0.5
+    assert not [key for key in found if key.startswith("reward")]
 
 
 def trained(name: str, make_trainer: Any) -> tuple[Any, dict[str, float]]:
