@@ -5,7 +5,8 @@
     python -m benchmarks.vitals                                      # every proof, some hours
 
 Each run goes through ``benchmarks.learn``, as the published curves do. The rows are stored in
-``docs/results/vitals.json`` with four digits; ``tests/test_diagnosis.py`` fails if one of them shows a symptom.
+``docs/results/vitals.json`` with four digits; ``tests/test_diagnosis.py`` fails if a run with the whole budget shows a
+symptom. A part of the budget says less: symptoms that need most of the budget then look at a policy that is still new.
 """
 
 from __future__ import annotations
