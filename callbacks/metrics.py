@@ -7,6 +7,7 @@ step instead.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import time
@@ -24,8 +25,10 @@ from typing_extensions import override
 
 from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
+from lightning_ding.diagnosis import Diagnosis
 from lightning_ding.protocols import run_data
 from lightning_ding.ranks import sum_over_ranks, world_size
+from lightning_ding.run_facts import Facts, facts_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,28 +50,48 @@ class MetricsLogger(Callback):
     metrics are also in ``trainer.callback_metrics``. Under DDP, learning metrics are means over the ranks, episodes are
     those of all ranks, and ``buffer/...`` describes the buffer of rank zero.
 
+    The last round of an interval is measured, and so are the first round of a run and the last one of an epoch; see
+    :func:`~lightning_ding.policy.base.vitals.vitals`. A symptom of a run that does not learn is logged in one line,
+    once in a run; see :mod:`lightning_ding.diagnosis`.
+
     Args:
         log_every_n_rounds: Number of rounds in an interval, >= 1; None means the Trainer's ``log_every_n_steps``.
+        symptoms: Log symptoms.
     """
 
-    def __init__(self, log_every_n_rounds: int | None = None) -> None:
+    def __init__(self, log_every_n_rounds: int | None = None, symptoms: bool = True) -> None:
         allowed = log_every_n_rounds is None or log_every_n_rounds >= 1
         require(allowed, "log_every_n_rounds", ">= 1 or None", log_every_n_rounds)
         self.log_every_n_rounds = log_every_n_rounds
         self._rounds = 0
         self._began: float | None = None
         self._resumed: dict[str, Any] | None = None
+        self.symptoms = symptoms
+        self._diagnosis = Diagnosis(Facts())
+        self._observes = True
+        self._before_last = 0  # index of the round before the last one of an epoch
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Start the first interval, or continue the interval of a checkpoint."""
         self._interval = self.log_every_n_rounds or trainer.log_every_n_steps or math.inf  # type: ignore[attr-defined]
         self._start_interval(pl_module)
+        self._diagnosis, self._observes = Diagnosis(_facts(trainer, pl_module)), True
         if self._resumed is not None:
             self._rounds, self._env_step = self._resumed["rounds"], self._resumed["env_step"]
             self._train_iter = self._resumed["train_iter"]
             self._began = time.perf_counter() - self._resumed["seconds"]
+            self._observes = self._resumed.get("observes", True)
+            if "diagnosis" in self._resumed:
+                self._diagnosis.load_state_dict(self._resumed["diagnosis"])
             self._resumed = None
+        if self._observes:
+            pl_module.learner.observe_next_round()
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Note which round is the last one of the epoch."""
+        self._before_last = trainer.num_training_batches - 2  # type: ignore[assignment]
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -80,6 +103,9 @@ class MetricsLogger(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Start the next interval; the time of the evaluation does not count as training time."""
         self._start_interval(pl_module)
+        if trainer.state.fn == "fit":
+            found = {name: float(value) for name, value in trainer.callback_metrics.items() if name[:5] == "eval/"}
+            self._diagnose(trainer, found, pl_module.progress.position)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -87,6 +113,9 @@ class MetricsLogger(Callback):
         self._rounds += 1
         if self._rounds >= self._interval:
             self._write(trainer, pl_module)
+        self._observes = self._rounds + 1 >= self._interval or batch_idx == self._before_last or self._before_last < 0
+        if self._observes:
+            pl_module.learner.observe_next_round()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -116,6 +145,12 @@ class MetricsLogger(Callback):
         self._start_interval(pl_module)
         trainer.callback_metrics.update({name: torch.tensor(float(value)) for name, value in metrics.items()})
         write_metrics(trainer, metrics, progress.position)
+        self._diagnose(trainer, metrics, progress.position)
+
+    def _diagnose(self, trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:
+        for symptom in self._diagnosis.see({**metrics, "step": float(step)}):
+            if self.symptoms and trainer.is_global_zero:
+                logger.warning("%s", symptom)
 
     def _start_interval(self, pl_module: Any) -> None:
         self._rounds = 0
@@ -133,12 +168,19 @@ class MetricsLogger(Callback):
         if self._began is None:
             return self._resumed or {}
         now = {"rounds": self._rounds, "env_step": self._env_step, "train_iter": self._train_iter}
-        return {**now, "seconds": self._seconds()}
+        own = {"seconds": self._seconds(), "observes": self._observes, "diagnosis": self._diagnosis.state_dict()}
+        return {**now, **own}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the interval that ``state_dict`` returned."""
         self._resumed = state_dict or None
+
+
+def _facts(trainer: Trainer, pl_module: Any) -> Facts:
+    arguments = getattr(trainer.datamodule, "hparams", {})  # type: ignore[attr-defined]
+    progress = pl_module.progress
+    return dataclasses.replace(facts_of(pl_module.cfg, arguments), budget=progress.budget, axis=progress.axis)
 
 
 def _over_ranks(

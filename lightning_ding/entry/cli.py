@@ -25,6 +25,7 @@ COMMANDS = {
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
     "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),
     "evaluate": ("the returns of a trained policy, with a confidence interval", "lightning_ding.entry.evaluate"),
+    "doctor": ("symptoms of a run that does not learn, with evidence", "lightning_ding.entry.doctor"),
     "export": ("write a trained policy as ONNX, torch.export or safetensors", "lightning_ding.entry.export"),
     "parallel": ("a distributed run on this machine: a coordinator, a learner and collectors", DISTRIBUTED),
     "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
@@ -66,6 +67,7 @@ examples:
   lightning-ding fit --config run.yaml --seeds 5 --folder runs/new
   lightning-ding compare runs/new runs/old --plot curves.png
   lightning-ding evaluate best.ckpt --episodes 100
+  lightning-ding doctor runs/dqn/version_0
   lightning-ding enjoy best.ckpt --video best.mp4
   lightning-ding export best.ckpt --format onnx --output policy.onnx
   lightning-ding tune --config run.yaml --trials 20 --space learn.learning_rate=log(1e-5,1e-2)

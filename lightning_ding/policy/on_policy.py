@@ -191,6 +191,8 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     def _make_pass(self, data: Batch) -> list[dict[str, Any]]:
         """Make an update on each minibatch of the learning data, and return the metrics of the updates."""
+        if self.updater.notes is not None:
+            self.updater.notes.data = data
         reports = []
         for minibatch in self._minibatches(data):
             reports.append(self._update(minibatch | self.updater.schedules.tensors))

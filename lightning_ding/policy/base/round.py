@@ -16,6 +16,7 @@ from lightning_ding.policy.base.reference_form import columns_of
 from lightning_ding.policy.base.rewards import RewardLearner
 from lightning_ding.policy.base.trainer import shorten_rounds
 from lightning_ding.policy.base.update.rank_weights import WeightComparison
+from lightning_ding.policy.base.vitals import RoundNotes, vitals
 
 Batch = dict[str, Any]
 
@@ -73,6 +74,10 @@ class RoundLearner:
         self._position = policy.progress.position
         policy.updater.apply_schedules(self._position)
 
+    def observe_next_round(self) -> None:
+        """Measure the next round, and add what was found to the metrics; see :func:`vitals`."""
+        self._policy.updater.notes = RoundNotes()
+
     def learn(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round; see :meth:`Policy.training_step`."""
         policy, guard = self._policy, self._policy.updater.guard
@@ -90,14 +95,30 @@ class RoundLearner:
             policy.metrics.add(output if self.rewards.model is None else {**output, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
             policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
+        if policy.updater.notes is not None:
+            policy.metrics.add(self._measure(batch, output))
         self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
         self._comparison.after_round(policy, batch_idx)
         return output
 
+    @torch.no_grad()
+    def _measure(self, batch: Any, report: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the measurement of the round that was just learned from, and end the observation."""
+        policy, notes = self._policy, self._policy.updater.notes
+        policy.updater.notes = None
+        is_round = not isinstance(batch, (Mapping, Sequence))
+        drawn = batch.drawn if is_round else None  # normalised already
+        raw = notes.data if is_round else batch
+        rows = drawn if drawn is not None or not isinstance(raw, dict) else policy.normaliser.normalise_batch(raw)
+        return vitals(policy, rows, report, notes, has_env_reward=self.rewards.model is None)
+
     def _update_in_turn(self, batch: Round) -> dict[str, Any]:
         is_raw = batch.drawn is None  # otherwise it was normalised when it was prepared
+        notes = self._policy.updater.notes
         for minibatch in batch:
+            if notes is not None and is_raw:
+                notes.data = minibatch
             output = self.update(minibatch, is_raw)
             priority = output.pop("priority", None)
             if priority is not None:

@@ -44,6 +44,7 @@ from lightning_ding.policy.base.update.optimizers import (
     settings_of,
     warn_of_epochs_without_trainer,
 )
+from lightning_ding.policy.base.vitals import RoundNotes
 from lightning_ding.progress import Progress
 from lightning_ding.ranks import world_size
 from lightning_ding.schedules import ScheduledValues
@@ -82,7 +83,11 @@ class Updater:
         """``settings`` of the run that wrote the checkpoint which was loaded last."""
         self.steps_directly = False
         """Whether a fit's steps skip Lightning's hooks; see :func:`can_skip_hooks`."""
-        self._policy, self._progress, self._clip = policy, progress, config.learn.grad_clip
+        self.clip = config.learn.grad_clip
+        """How gradients are clipped, unless an algorithm says otherwise."""
+        self.notes: RoundNotes | None = None
+        """Notes of the updates of an observed round; None in all other rounds."""
+        self._policy, self._progress = policy, progress
         self._compiles = config.compile
         self._compiler = Compiler(policy) if config.compile is True else None
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
@@ -104,7 +109,7 @@ class Updater:
         Raises:
             NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
         """
-        clip = self._clip if clip is None else clip
+        clip = self.clip if clip is None else clip
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
         made = None if self._compiler is None else self._differentiate_compiled(loss, batch, index)
@@ -146,6 +151,8 @@ class Updater:
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
         if norm is None and clip.norm is not None:
             norm = get_total_norm(gradients)
+        if self.notes is not None and norm is not None:
+            self.notes.norms.setdefault(index, []).append(norm)
         if self.guard.allows(optimizer, index, loss, gradients, norm):
             clip_gradients(gradients, clip, norm)
             self._step_optimizer(optimizer, index, gradients, trainer)

@@ -1,0 +1,126 @@
+"""What is known of a run from its config and its datamodule, before it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+WITHOUT_RATE = ("sgd",)  # optimizers whose step is not about as large as the learning rate
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run before it starts; None where it is not known."""
+
+    discount_factor: float | None = None
+    learning_rate: float | None = None
+    """The largest step size of any optimizer whose steps are about as large as it, such as Adam."""
+    budget: int | None = None
+    """Env steps or updates of the whole run."""
+    axis: str = "env_step"
+    """The unit of the budget."""
+    num_envs: int | None = None
+    time_limit: int | None = None
+    """Env steps after which the env cuts an episode."""
+    normalises_rewards: bool = False
+    """Whether rewards are divided by the standard deviation of the return."""
+    scales_values: bool = False
+    """Whether the critic is scaled by the returns and advantages are standardised, so that large rewards do no harm."""
+    changes_rewards: bool = False
+    """Whether a wrapper changes the rewards of training, or a reward model replaces them."""
+    entropy_is_chosen: bool = False
+    """Whether the algorithm steers the entropy to a chosen value."""
+    entropy_weight: float = 0.0
+    """Weight of the entropy against standardised advantages; 0 with other advantages, whose size is not known."""
+    bonus: float = 0.0
+    """Largest part of a step's value that is no reward, such as that of the entropy of soft Q-learning."""
+
+    @property
+    def horizon(self) -> float | None:
+        """Env steps over which the discount sums rewards, ``1 / (1 - discount_factor)``; None without a discount."""
+        gamma = self.discount_factor
+        return None if gamma is None or gamma >= 1 else 1 / (1 - gamma)
+
+
+def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
+    """Return the facts of a run.
+
+    Args:
+        cfg: Config of the policy, as ``policy.cfg`` and checkpoints have it.
+        data: Arguments of the datamodule.
+    """
+    learn, reward_model = _section(cfg, "learn"), _section(cfg, "reward_model").get("type")
+    on_updates, updates = data.get("max_env_step") is None, data.get("max_train_iter")
+    return Facts(
+        discount_factor=cfg.get("discount_factor"),
+        learning_rate=_largest_rate(learn),
+        budget=updates if on_updates else data.get("max_env_step"),
+        axis="train_iter" if on_updates and updates is not None else "env_step",
+        num_envs=data.get("num_envs"),
+        time_limit=_time_limit(data),
+        normalises_rewards=bool(data.get("norm_reward")),
+        scales_values=learn.get("value_norm") in (True, "popart") and bool(learn.get("adv_norm")),
+        changes_rewards=reward_model is not None or _has_reward_wrapper(data),
+        entropy_is_chosen=bool(learn.get("auto_alpha")),
+        entropy_weight=float(learn.get("entropy_weight") or 0.0) if learn.get("adv_norm") else 0.0,
+        bonus=_bonus(cfg, learn),
+    )
+
+
+def _section(cfg: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a config; empty if it has none, as configs in DI-engine's form may."""
+    found = cfg.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _largest_rate(learn: Mapping[str, Any]) -> float | None:
+    if _section(learn, "optimizer").get("type") in WITHOUT_RATE:
+        return None
+    rates = [value for name, value in learn.items() if name.startswith("learning_rate")]
+    numbers = [float(rate) for rate in rates if isinstance(rate, (int, float))]
+    return max(numbers, default=None)
+
+
+def _bonus(cfg: Mapping[str, Any], learn: Mapping[str, Any]) -> float:
+    """Return the largest part of a step's value that is no reward of the env."""
+    if "m_alpha" in cfg:  # of Munchausen DQN
+        return abs(float(cfg["m_alpha"]) * float(cfg.get("m_clip", -1.0)))
+    if str(cfg.get("cfg_type", "")).startswith(("SQL", "SQIL")):  # soft Q-learning
+        return float(learn.get("alpha", 1.0)) * math.log(_actions(cfg))
+    return 0.0
+
+
+def _actions(cfg: Mapping[str, Any]) -> int:
+    shape = _section(cfg, "model").get("action_shape")
+    return shape if isinstance(shape, int) else 100
+
+
+def _wrappers(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name of each wrapper of training, and its arguments."""
+    for option in ("wrappers", "train_wrappers"):
+        given = data.get(option) or ()
+        listed: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+        for one in listed:
+            if isinstance(one, Mapping) and len(one) == 1:
+                yield from ((str(name), arguments or {}) for name, arguments in one.items())
+            else:
+                yield str(one), {}
+
+
+def _has_reward_wrapper(data: Mapping[str, Any]) -> bool:
+    return any("reward" in name.lower() for name, _ in _wrappers(data))
+
+
+def _time_limit(data: Mapping[str, Any]) -> int | None:
+    """Return the shortest limit of the env's registration and of the wrappers; None if there is none."""
+    env_id = data.get("env_id")
+    spec = gym.registry.get(env_id.rpartition(":")[2]) if isinstance(env_id, str) else None
+    limits = [spec.max_episode_steps] if spec is not None and spec.max_episode_steps is not None else []
+    for name, arguments in _wrappers(data):
+        if name == "time_limit" and isinstance(arguments, Mapping):
+            limits += [value for value in arguments.values() if isinstance(value, int)]
+    return min(limits, default=None)
