@@ -202,17 +202,17 @@ class WithoutFeatures(nn.Module):
 
 def test_a_network_without_features_is_refused_when_it_explores() -> None:
     policy = SACPolicy({"model": {"use_sde": True, "action_shape": 2}}, model=WithoutFeatures())
-    with pytest.raises(ValueError, match="the actor's output must be a dict with .*'features', 'std'.* model.use_sde"):
+    with pytest.raises(ValueError, match=r"the actor's output must be a dict with .*'features', 'std'.* model.use_sde"):
         act(policy)
 
 
 def test_players_of_a_game_cannot_have_the_noise_of_an_env(tmp_path: Any) -> None:
     policy = make("ppo")
-    with pytest.raises(ValueError, match="policy of player 0 must be one without model.use_sde"):
+    with pytest.raises(ValueError, match=r"policy of player 0 must be one without model\.use_sde"):
         check_players([policy.collect_mode, policy.collect_mode], 2)
     check_players([policy.eval_mode, policy.eval_mode], 2)  # which have no noise
     run = {"main": {"exp_name": str(tmp_path), "policy": {"type": "sac", "model": {"use_sde": True}}}}
-    with pytest.raises(ValueError, match="main.policy.model.use_sde must be False with marine collectors, got True"):
+    with pytest.raises(ValueError, match=r"main\.policy\.model\.use_sde must be False with marine collectors, got True"):
         Coordinator({**run, "system": {"collector": {"type": "marine"}}}, MemoryStore())
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from lightning import Trainer
 from torch import nn
 
+from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.policy import PPOPolicy, create_policy
 
 OBS = torch.zeros(2, 4)
@@ -83,12 +85,23 @@ class CriticAlone(nn.Module):
         ("ddpg", CriticAlone, "compute_actor, actor"),
     ],
 )
-def test_half_a_network_is_refused_with_the_parts_that_it_lacks(name: str, network: Any, missing: str) -> None:
-    with pytest.raises(TypeError, match=f"^model must have .*got a {network.__name__} without {missing}$"):
-        create_policy({"type": name}, model=network())
+def test_half_a_network_is_refused_at_the_start_of_a_fit(name: str, network: Any, missing: str) -> None:
+    policy = create_policy({"type": name}, model=network(), enable_field=["collect"])
+    with pytest.raises(
+        TypeError, match=f"^the model of .*Policy must have .*got a {network.__name__} without {missing}$"
+    ):
+        policy.on_fit_start()
+
+
+def test_a_fit_does_not_begin_with_half_a_network() -> None:
+    policy = create_policy({"type": "ppo"}, model=ActorAlone())
+    flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(accelerator="cpu", max_epochs=1, enable_checkpointing=False, **flags)
+    with pytest.raises(TypeError, match="must have compute_actor, compute_critic, compute_actor_critic to learn, got"):
+        trainer.fit(policy, RolloutDataModule("CartPole-v1"))
+    assert policy.progress.env_step == 0
 
 
 def test_an_actor_is_enough_to_act() -> None:
-    model = {"action_shape": 2, "action_space": "discrete"}
-    policy = create_policy({"type": "ppo", "model": model}, model=ActorAlone(), enable_field=["eval"])
+    policy = create_policy({"type": "ppo", "model": {"action_shape": 2}}, model=ActorAlone(), enable_field=["eval"])
     assert policy.eval_mode.forward(OBS)["action"].shape == (2,)
