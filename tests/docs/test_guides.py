@@ -17,6 +17,7 @@ PAGES = {
     "from_cleanrl.md",
     "from_sb3.md",
     "envs.md",
+    "exploration.md",
     "games.md",
     "not_learning.md",
     "offline.md",

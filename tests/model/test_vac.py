@@ -153,6 +153,8 @@ def test_vac_refuses_arguments_out_of_range_or_without_effect(arguments: dict[st
 
 
 CONTINUOUS = {"action_space": "continuous"}
+SDE = {**CONTINUOUS, "action_shape": 2, "use_sde": True}
+LISTS = {"actor_hidden_size_list": [8], "critic_hidden_size_list": [8]}
 OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "obs_shape": ({}, 5),
     "action_shape": ({}, 2),
@@ -170,6 +172,12 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "bound_type": (CONTINUOUS, "tanh"),
     "layer_norm": ({}, True),
     "encoder_kwargs": ({}, {"activation": "silu"}),
+    "actor_hidden_size_list": (LISTS, [4]),
+    "critic_hidden_size_list": (LISTS, [4]),
+    "log_std_init": (CONTINUOUS, 0.5),
+    "use_sde": (CONTINUOUS, True),
+    "full_std": (SDE, False),
+    "use_expln": ({**SDE, "log_std_init": 0.5}, True),
 }
 
 
@@ -184,7 +192,8 @@ def fingerprint(model_class: Any, arguments: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("model_class", [VAC, PG])
 def test_the_options_above_are_all_that_the_networks_have(model_class: Any) -> None:
-    only_of_vac = {"share_encoder", "critic_head_hidden_size", "critic_head_layer_num"}
+    only_of_vac = {"share_encoder", "critic_head_hidden_size", "critic_head_layer_num", "critic_hidden_size_list"}
+    only_of_vac |= {"use_sde", "full_std", "use_expln"}
     expected = set(OPTIONS) - (only_of_vac if model_class is PG else set())
     assert set(inspect.signature(model_class).parameters) == expected
 
@@ -195,6 +204,7 @@ def test_every_option_of_the_networks_changes_outputs_or_size(model_class: Any, 
     base, value = OPTIONS[option]
     if option not in inspect.signature(model_class).parameters:
         return
+    base = {"actor_hidden_size_list": [8]} if base is LISTS and model_class is PG else base  # which has no critic
     before, again = fingerprint(model_class, base), fingerprint(model_class, base)
     assert (before == again, before == fingerprint(model_class, {**base, option: value})) == (True, False)
 
