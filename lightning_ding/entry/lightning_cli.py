@@ -93,7 +93,7 @@ class DingParser(LightningArgumentParser):
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"\s*Dump of a value that does not round-trip: a tuple")
-            return super().dump(*args, **kwargs)
+            return str(super().dump(*args, **kwargs))
 
     def _of_another_kind(self, name: str) -> str | None:
         """Return what to say of an option that another kind of datamodule has than the policy's; else None."""

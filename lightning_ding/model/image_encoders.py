@@ -152,7 +152,7 @@ class ConvEncoder(nn.Module):
             self.convolutions.append(nn.Conv2d(inputs, outputs, kernels, strides, padding))
             inputs = outputs
         output = (height[-1][0], width[-1][0])
-        largest = tuple(min(side, LARGEST_OUTPUT) for side in output)
+        largest = (min(output[0], LARGEST_OUTPUT), min(output[1], LARGEST_OUTPUT))
         self.pool = AreaAverage(output, largest) if largest != output and not (kernel_size or stride) else None
         output = output if self.pool is None else largest
         self.norms = nn.ModuleList(nn.GroupNorm(1, channels) for channels in widths) if layer_norm else None
