@@ -24,7 +24,9 @@ from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, Remot
 from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import VectorMode
+from lightning_ding.protocols import RETURN, MonitorLike
 from lightning_ding.ranks import sum_over_ranks
+from lightning_ding.worker.episode_infos import InfoKeys
 
 COUNTERS = ("env_step", "episode", "sample")
 Spaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
@@ -68,8 +70,8 @@ class RemoteReplayDataModule(CollectingDataModule):
         seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
         max_env_step: Env steps of all collectors after which the run ends, >= 1; None for no limit.
         max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-        stop_value: Mean return of an evaluation at which the run ends; None means the policy's
-            ``eval.evaluator.stop_value``. Needs ``validate``.
+        stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means the
+            mean return in the policy's ``eval.evaluator.stop_value``. Needs ``validate``.
         rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq`` updates.
         env_kwargs: Arguments of the env.
         wrappers: Wrappers of each evaluation env, the innermost first.
@@ -83,6 +85,13 @@ class RemoteReplayDataModule(CollectingDataModule):
         import_names: Modules to import first, for the envs that they register.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
             ranks. The statistics are published with its weights.
+        info_keys: Names of numbers in the info of the env, or a mapping from each to ``last``, ``mean``,
+            ``sum`` or ``max`` over the steps of an episode; see :class:`CollectingDataModule`.
+        monitor: Metric that chooses the best checkpoint and that ``stop_value`` is for; see
+            :class:`CollectingDataModule`.
+        eval_every: Env steps of all collectors between two evaluations, >= 1; None counts rounds.
+        checkpoint_every: Env steps of all collectors between two checkpoints, >= 1; None for one after each evaluation.
+            Needs ``eval_every``.
 
     Raises:
         ValueError: If there is no such env, or an argument is out of its range, or has no effect given the others.
@@ -112,6 +121,10 @@ class RemoteReplayDataModule(CollectingDataModule):
         patience: float = 500.0,
         import_names: Names = (),
         norm_obs: bool = False,
+        info_keys: InfoKeys = (),
+        monitor: MonitorLike = RETURN,
+        eval_every: int | None = None,
+        checkpoint_every: int | None = None,
     ) -> None:
         super().__init__(
             env_id,
@@ -127,6 +140,10 @@ class RemoteReplayDataModule(CollectingDataModule):
             n_evaluator_episode=n_evaluator_episode,
             import_names=import_names,
             norm_obs=norm_obs,
+            info_keys=info_keys,
+            monitor=monitor,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)
