@@ -99,9 +99,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
         """Restore the best score and its file, unless this run has a better one or chooses by another metric."""
         before = (state_dict.get("monitor", self.monitor), state_dict.get("mode", self.mode))  # older ones lack them
         if before != (self.monitor, self.mode):
-            text = (
-                "the best checkpoint so far was chosen by %s (%s); this run chooses by %s (%s) and begins without one"
-            )
+            text = "the best checkpoint so far was chosen by %s (%s); this run chooses by %s (%s) and has none yet"
             rank_zero_warn(text % (*before, self.monitor, self.mode))
             return
         score = state_dict["best_model_score"]

@@ -158,6 +158,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._spaces = spaces
         self._feed: RemoteFeed | None = None
         self._metrics: dict[str, float] = {}
+        self._keeps_records = False
 
     # ------------------------------------------------------------------ Lightning
 
@@ -173,9 +174,13 @@ class RemoteReplayDataModule(CollectingDataModule):
             feed.close()
         super().close()
 
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that were reported to rank zero since the last call."""
-        return self._feed.pop_episodes() if self._feed is not None else ([], [])
+    def keep_records(self) -> None:
+        """Keep a record of each episode that is reported from now on, for :meth:`pop_records`."""
+        self._keeps_records = True
+
+    def pop_records(self) -> list[tuple[float, ...]]:
+        """Return the episodes that were reported to rank zero since the last call; see :meth:`RunData.pop_records`."""
+        return self._feed.pop_records() if self._feed is not None else []
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the newest round and of waiting for rounds, by their full names.
@@ -208,8 +213,8 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def _begin(self) -> None:
         """Start fetching rounds. A checkpoint has already restored the counters."""
-        self._feed = RemoteFeed(self._ask, self.prefetch, self.patience)
-        self.collector = cast(Any, self._feed)  # for its counters
+        self._feed = RemoteFeed(self._ask, self.prefetch, self.patience, self.info_keys, self._keeps_records)
+        self.collector = cast(Any, self._feed)  # for its counters and episodes
 
     def _begin_episodes(self) -> None:
         pass  # other processes collect

@@ -126,8 +126,8 @@ class EpisodeInfos:
         if given is not None:
             raise ValueError(f"info_keys must be names of numbers, but info[{name!r}] of the env is {given[0]!r}")
         raise ValueError(
-            f"info_keys must be names of numbers in the info of the env, one of {known}, got {name!r}, which no step up "
-            "to the end of the first episode gave; an env may give NaN where an episode has no such number"
+            f"info_keys must be names of numbers in the info of the env, one of {known}, got {name!r}, which no step "
+            "up to the end of the first episode gave; an env may give NaN where an episode has no such number"
         )
 
     def _warn_once(self, name: str, lacks: NDArray[np.bool_]) -> None:
