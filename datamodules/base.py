@@ -18,7 +18,6 @@ from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
-from lightning_ding.datamodules.reports import EpisodeReports
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer, start_watchdogs
 from lightning_ding.envs import FaultBarrier, make_vector_env
@@ -51,7 +50,7 @@ COUNTS = ("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "eva
 COUNTS += ("eval_every", "checkpoint_every")
 
 
-class CollectingDataModule(EpisodeReports, ResumableDataModule):
+class CollectingDataModule(ResumableDataModule):
     """Collect data with the policy that is trained, and evaluate the policy. A subclass defines a round of training.
 
     The policy's config determines how much is collected and how many updates are made; the arguments of this class
@@ -371,7 +370,7 @@ class CollectingDataModule(EpisodeReports, ResumableDataModule):
         policy.learner.rewards.begin()
         self._collector_env = env
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        self.collector.info_keys = self.info_keys
+        self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
         self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
 
@@ -408,7 +407,7 @@ class CollectingDataModule(EpisodeReports, ResumableDataModule):
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
         self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
-        self.evaluator.info_keys = self.info_keys
+        self.evaluator.info_keys, self.evaluator.info_check = self.info_keys, self.info_check
 
     def _evaluate(self) -> dict[str, Tensor]:
         self._loader_warnings.restore()

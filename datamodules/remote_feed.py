@@ -42,12 +42,12 @@ class RemoteData:
     """Returns of the episodes that have ended since the last answer."""
     lengths: Sequence[int] = ()
     """Lengths of these episodes in env steps."""
-    infos: Sequence[Mapping[str, float]] = ()
-    """Numbers of the infos of these episodes by name; empty if the env gives none."""
     dropped: int = 0
     """Number of episodes that were dropped after an env fault since the last answer."""
     stats: Mapping[str, Any] = field(default_factory=dict)
     """Values to log, such as ``policy_lag``."""
+    infos: Sequence[Mapping[str, float]] = ()
+    """Numbers of the infos of these episodes by name; empty if the env gives none."""
 
 
 class RemoteRound:

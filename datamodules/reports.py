@@ -9,7 +9,7 @@ from lightning_ding.config import require
 from lightning_ding.protocols import Direction, Monitor, RunData
 from lightning_ding.ranks import world_size
 from lightning_ding.worker import ISerialCollector
-from lightning_ding.worker.episode_infos import InfoKeys, info_statistics
+from lightning_ding.worker.episode_infos import InfoCheck, InfoKeys, info_statistics
 
 EPOCHS = 20
 """Epochs of Lightning between two evaluations with ``eval_every``, at most. Each takes about a millisecond."""
@@ -19,6 +19,8 @@ class EpisodeReports(RunData):
     """The episodes of a collector, for callbacks, and the options that say what is logged of them and when."""
 
     collector: ISerialCollector | None
+    info_check: InfoCheck
+    """The check that the env gives the numbers of ``info_keys``, of this rank."""
     _policy: Any
 
     def _set_reports(
@@ -35,6 +37,7 @@ class EpisodeReports(RunData):
             ValueError: If one is out of its range, or has no effect given the others.
         """
         self.info_keys = info_statistics(info_keys)
+        self.info_check = InfoCheck()
         self.monitor = Monitor.of(monitor)
         allowed = "None with rounds_per_epoch, which also says when a run evaluates"
         require(eval_every is None or rounds_per_epoch is None, "eval_every", allowed, eval_every)

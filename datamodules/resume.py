@@ -20,11 +20,11 @@ from lightning_ding.checkpoints import find_rank_folder, save_object
 from lightning_ding.checkpoints.folder import COLLECTING_FILE, OWN_STATE_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
+from lightning_ding.datamodules.reports import EpisodeReports
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs import NotPlainError, env_state, load_env_state
 from lightning_ding.envs.state.state import state_sizes
 from lightning_ding.envs.vector import seed_envs
-from lightning_ding.protocols import RunData
 from lightning_ding.worker import InteractionSerialEvaluator, ISerialCollector
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ MEGABYTE = 1e6
 SMALLEST = 10 * MEGABYTE  # bytes of the envs' state about which nothing is said
 
 
-class ResumableDataModule(RunData, LightningDataModule):
+class ResumableDataModule(EpisodeReports, LightningDataModule):
     """A datamodule that starts collecting when Lightning requests the first round of a fit.
 
     Collecting then starts with new episodes. In a resumed run it continues from the state in the checkpoint.
@@ -98,6 +98,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
+        own |= {"infos_seen": sorted(self.info_check.seen)}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
         return {"schema": SCHEMA, **own, **where, **ranks}
 
@@ -126,6 +127,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         if self.evaluator is not None and state["evaluator"] is not None:
             self.evaluator.load_state_dict(state["evaluator"])
         self._epoch.resume(state["round"])
+        self.info_check.seen.update(state.get("infos_seen", ()))  # older ones lack it
         folder = None
         if state["rank_folder"] is not None:
             folder = find_rank_folder(Path(str(trainer.ckpt_path)), state["rank_folder"])

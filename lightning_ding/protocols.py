@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from gymnasium import spaces
 from lightning.pytorch import Callback, Trainer
 
@@ -63,8 +64,12 @@ class Monitor:
         return value > than if self.mode == "max" else value < than
 
     def reaches(self, value: float, goal: float) -> bool:
-        """Return whether a value is at least as good as a goal."""
-        return value >= goal if self.mode == "max" else value <= goal
+        """Return whether a value is at least as good as a goal.
+
+        Metrics are of single precision, in which 9 of 10 is less than 0.9, so the goal is rounded to it too.
+        """
+        rounded = float(np.float32(goal))
+        return value >= rounded if self.mode == "max" else value <= rounded
 
     def value(self, trainer: Trainer) -> float | None:
         """Return the newest value after an evaluation; None for a metric of collecting before an episode has ended.

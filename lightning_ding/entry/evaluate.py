@@ -110,7 +110,8 @@ def evaluate(
         require(number >= 1, name, ">= 1", number)
     require(seed >= 0, "seed", ">= 0", seed)
     loaded = load(ckpt, policy, import_names)
-    keys = info_statistics(loaded.trained_in.get("info_keys", ()) if info_keys is None else info_keys)
+    of_run = info_statistics(loaded.trained_in.get("info_keys", ()))
+    keys = of_run if info_keys is None else info_statistics(info_keys)
     described = env_of_run(loaded.trained_in, env_id, evaluation=True, trusted=import_names)
     autoreset: AutoresetName | None = "disabled" if MODES[described.mode].has_separate_envs else None
     count = described.num_envs_for(episodes, num_envs)
@@ -121,6 +122,7 @@ def evaluate(
         config = {"n_episode": episodes, "max_episode_steps": max_episode_steps}
         evaluator = InteractionSerialEvaluator(config, env, way_of_acting(loaded, stochastic), seed=seed)
         evaluator.info_keys = keys
+        evaluator.info_check.seen.update(of_run)  # training has found out about these
         returns, lengths = evaluator.run(range(episodes), number=0)
     finally:
         env.close()

@@ -25,6 +25,8 @@ InfoKeys = Mapping[str, Statistic] | Sequence[str] | str
 SUCCESS = "is_success"
 TAKEN = ("return_mean", "return_std", "return_min", "return_max", "length_mean", SUCCESS_RATE, "eps", "dropped_episode")
 """Names of other metrics of collecting and evaluating."""
+PATIENCE = 10
+"""Episodes after which a number that none of them gave is taken for a mistake."""
 INTERNAL = {"final_obs", "final_info", "abnormal", "fault"}
 """Entries of a vector env's info that are no values of an env."""
 
@@ -48,6 +50,38 @@ def info_statistics(info_keys: InfoKeys) -> dict[str, Statistic]:
     return found
 
 
+class InfoCheck:
+    """Find out whether an env gives the numbers that are asked for. The workers of a run on a rank share one."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        """Names that a step has given a number for, which may be NaN."""
+        self._warned: set[str] = set()
+        self._episodes = 0
+
+    def end(self, timestep: Timestep, episodes: int, lacking: set[str]) -> None:
+        """Count episodes that ended in a step without a fault.
+
+        Args:
+            timestep: The step.
+            episodes: Number of these episodes.
+            lacking: Names for which one of them has no number.
+
+        Raises:
+            ValueError: If no step of the first ``PATIENCE`` episodes gave one of these numbers.
+        """
+        self._episodes += episodes
+        for name in sorted(lacking - self._warned):
+            self._warned.add(name)
+            logger.warning(
+                "an episode ended without info[%r], one of info_keys: means leave such episodes out; the info of its "
+                "last step has %s", name, _names(timestep),
+            )  # fmt: skip
+        never = sorted(lacking - self.seen)
+        if never and self._episodes >= PATIENCE:
+            _refuse(never[0], timestep)
+
+
 class EpisodeInfos:
     """Add up numbers in the info of N envs, and return one for each name when an episode ends.
 
@@ -57,20 +91,20 @@ class EpisodeInfos:
     Args:
         statistics: Statistic of each name.
         num_envs: Number of envs N.
+        check: The check that the env gives these numbers.
     """
 
-    def __init__(self, statistics: Mapping[str, Statistic], num_envs: int) -> None:
+    def __init__(self, statistics: Mapping[str, Statistic], num_envs: int, check: InfoCheck) -> None:
         self.statistics = dict(statistics)
         over_steps = [name for name, statistic in self.statistics.items() if statistic != "last"]
         self._totals = {name: np.full(num_envs, np.nan) for name in over_steps}  # sums, or maxima
         self._counts = {name: np.zeros(num_envs, dtype=np.int64) for name in over_steps}
-        self._unseen = set(self.statistics)
-        self._warned: set[str] = set()
+        self._check = check
 
     def add(self, timestep: Timestep) -> None:
         """Add the numbers of a step."""
-        if self._unseen:
-            self._unseen -= {name for name in self._unseen if timestep.gives(name).any()}
+        unseen = self.statistics.keys() - self._check.seen
+        self._check.seen |= {name for name in unseen if timestep.gives(name).any()}
         for name, total in self._totals.items():
             given = timestep.number(name)
             has_one = timestep.valid & ~np.isnan(given)
@@ -91,20 +125,20 @@ class EpisodeInfos:
             only where ``ended`` is true.
 
         Raises:
-            ValueError: If an episode ended without a fault, and no step so far has given a number that is asked for.
+            ValueError: If none of the first ``PATIENCE`` episodes gave a number that is asked for.
         """
-        whole = ended & ~timestep.abnormal
-        if self._unseen and whole.any():
-            self._refuse(timestep)
-        found = {SUCCESS_RATE: timestep.number(SUCCESS)}
+        whole, found = ended & ~timestep.abnormal, {SUCCESS_RATE: timestep.number(SUCCESS)}
+        lacking = {name for name in self.statistics if name not in self._check.seen and whole.any()}
         for name, statistic in self.statistics.items():
             if statistic == "last":
                 found[name] = timestep.number(name)
-                self._warn_once(name, whole & ~timestep.gives(name))
+                lacking |= {name} if (whole & ~timestep.gives(name)).any() else set()
                 continue
             total, count = self._totals[name], self._counts[name]
             found[name] = total / np.maximum(count, 1) if statistic == "mean" else total.copy()
             total[ended], count[ended] = np.nan, 0
+        if lacking:
+            self._check.end(timestep, int(whole.sum()), lacking)
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,21 +151,22 @@ class EpisodeInfos:
             if state["statistics"].get(name) == self.statistics[name]:
                 self._totals[name], self._counts[name] = state["totals"][name], state["counts"][name]
 
-    def _refuse(self, timestep: Timestep) -> None:
-        """Raise for a name that no step has given a number for."""
-        name = min(self._unseen)
-        infos = [info for info in (timestep.info, timestep.info.get("final_info")) if isinstance(info, dict)]
-        given = next((info[name] for info in infos if name in info), None)
-        known = sorted({key for info in infos for key in info if not key.startswith("_")} - INTERNAL)
-        if given is not None:
-            raise ValueError(f"info_keys must be names of numbers, but info[{name!r}] of the env is {given[0]!r}")
-        raise ValueError(
-            f"info_keys must be names of numbers in the info of the env, one of {known}, got {name!r}, which no step "
-            "up to the end of the first episode gave; an env may give NaN where an episode has no such number"
-        )
 
-    def _warn_once(self, name: str, lacks: NDArray[np.bool_]) -> None:
-        if name not in self._warned and lacks.any():
-            self._warned.add(name)
-            text = "the last step of an episode gave no info[%r]: the means of %s leave out such episodes"
-            logger.warning(text, name, name)
+def _infos(timestep: Timestep) -> list[dict[str, Any]]:
+    return [info for info in (timestep.info.get("final_info"), timestep.info) if isinstance(info, dict)]
+
+
+def _names(timestep: Timestep) -> list[str]:
+    """Return the names in the infos of a step."""
+    return sorted({name for info in _infos(timestep) for name in info if not name.startswith("_")} - INTERNAL)
+
+
+def _refuse(name: str, timestep: Timestep) -> None:
+    """Raise for a name that no step has given a number for."""
+    given = next((info[name] for info in _infos(timestep) if name in info), None)
+    if given is not None:
+        raise ValueError(f"info_keys must be names of numbers, but info[{name!r}] of the env is {given[0]!r}")
+    raise ValueError(
+        f"info_keys must be names of numbers in the info of the env, one of {_names(timestep)}, got {name!r}, which "
+        f"none of the first {PATIENCE} episodes gave; an env may give NaN where an episode has no such number"
+    )

@@ -25,7 +25,7 @@ from lightning_ding.worker.arguments import (
 )
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.by_env import ByEnv
-from lightning_ding.worker.episode_infos import Statistic
+from lightning_ding.worker.episode_infos import InfoCheck, Statistic
 from lightning_ding.worker.episodes import SUCCESS_RATE, CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
@@ -60,6 +60,8 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     info_keys: Mapping[str, Statistic] = MappingProxyType({})
     """Numbers in the info that :meth:`pop_infos` returns, with their statistics; a change counts from the next
     ``reset_env``. Collectors of several players return none."""
+    info_check: InfoCheck
+    """The check that the env gives these numbers."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     ) -> None:
         self.config: CollectorConfig = self.resolve_config(cfg)
         self._statistics = EpisodeStatistics()
+        self.info_check = InfoCheck()
         log, freq = WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq
         self._report = CollectReport(log, freq, self._statistics)
         self._policy: PolicyT | None = None

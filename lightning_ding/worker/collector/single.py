@@ -81,7 +81,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         self._variation = VariationCheck(stepper.env.single_observation_space, name)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, dtype=np.int64)
-        self._infos = EpisodeInfos(self.info_keys, num_envs)
+        self._infos = EpisodeInfos(self.info_keys, num_envs, self.info_check)
         self._episode_id = self._statistics.new_ids(num_envs)
         if self._policy is not None:
             self._policy.reset()

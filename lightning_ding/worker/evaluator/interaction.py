@@ -21,7 +21,7 @@ from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
-from lightning_ding.worker.episode_infos import EpisodeInfos, Statistic
+from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statistic
 from lightning_ding.worker.episodes import SUCCESS_RATE
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
@@ -49,6 +49,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     config_keys: ClassVar[frozenset[str]] = INTERACTION_KEYS
     info_keys: Mapping[str, Statistic] = MappingProxyType({})
     """Numbers in the info of the env to return, with their statistics."""
+    info_check: InfoCheck
+    """The check that the env gives these numbers."""
     infos: Mapping[str, Sequence[float]] = MappingProxyType({})
     """Numbers of the infos of each episode of the last run, by name; NaN where the env gave none."""
     _video: NDArray[np.uint8] | None = None
@@ -56,6 +58,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     @override
     def _clear(self) -> None:
         super()._clear()
+        self.info_check = InfoCheck()
         self._rendering = Rendering(self.config, self._log)
 
     @override
@@ -222,7 +225,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     ) -> None:
         """Run the episodes of a plan."""
         policy.reset()
-        acts_on_reward, infos = _acts_on_reward(policy), EpisodeInfos(self.info_keys, stepper.env.num_envs)
+        acts_on_reward = _acts_on_reward(policy)
+        infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1
