@@ -16,6 +16,7 @@ PAGES = {
     "from_sb3.md",
     "envs.md",
     "games.md",
+    "metrics_of_envs.md",
     "offline.md",
     "own_algorithm.md",
     "own_callback.md",
