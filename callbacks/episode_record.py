@@ -133,8 +133,7 @@ class EpisodeRecord(Callback):
         """Append the rows that wait; if that fails, log the error once and keep them."""
         try:
             with file.open("r+b") as opened:
-                opened.truncate(self._size)  # a failed attempt may have written a part
-                opened.seek(self._size)
+                opened.seek(self._size)  # a failed attempt may have written the beginning of these rows
                 opened.write(self._pending)
         except OSError as error:
             if not self._has_failed:

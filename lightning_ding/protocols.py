@@ -44,7 +44,8 @@ class Monitor:
         """
         entries = {given: "max"} if isinstance(given, str) else dict(given)
         one = next(iter(entries.items()), None)
-        is_one = len(entries) == 1 and one is not None and bool(one[0]) and one[1] in ("max", "min")
+        is_one = len(entries) == 1 and one is not None and one[1] in ("max", "min")
+        is_one = is_one and bool(one[0]) and one[0][0] not in "{["  # a mapping that could not be read
         allowed = "the name of a metric, such as eval/success_rate, or a mapping of one to max or min"
         require(is_one, "monitor", allowed, given)
         return cls(*one)  # type: ignore[misc, arg-type]

@@ -19,6 +19,7 @@ from lightning_ding.worker.episodes import SUCCESS_RATE
 logger = logging.getLogger(__name__)
 
 Statistic = Literal["last", "mean", "sum", "max"]
+STATISTICS: tuple[str, ...] = get_args(Statistic)
 InfoKeys = Mapping[str, Statistic] | Sequence[str] | str
 """Names of numbers in the info of an env, or a mapping from names to statistics over the steps of an episode."""
 
@@ -44,9 +45,12 @@ def info_statistics(info_keys: InfoKeys) -> dict[str, Statistic]:
     names = [info_keys] if isinstance(info_keys, str) else info_keys
     found: dict[str, Any] = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, "last")
     for name, statistic in found.items():
-        is_name = isinstance(name, str) and bool(name) and name not in TAKEN
-        require(is_name, "info_keys", f"names in the info of the env, other than {', '.join(TAKEN)}", name)
-        require(statistic in get_args(Statistic), f"info_keys[{name!r}]", f"one of {get_args(Statistic)}", statistic)
+        is_text = isinstance(name, str) and bool(name) and name[0] not in "{["  # a mapping that could not be read
+        allowed = (
+            f"names in the info of the env, other than {', '.join(TAKEN)}, or a mapping from names to {STATISTICS}"
+        )
+        require(is_text and name not in TAKEN, "info_keys", allowed, name)
+        require(statistic in STATISTICS, f"info_keys[{name!r}]", f"one of {STATISTICS}", statistic)
     return found
 
 

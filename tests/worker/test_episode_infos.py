@@ -87,6 +87,7 @@ def test_text_is_no_number() -> None:
     ("given", "message"),
     [
         ([""], "info_keys must be names in the info of the env"),
+        ("{wave: least}", "info_keys must be names in the info of the env, .* or a mapping from names to"),
         (["return_mean"], "info_keys must be names in the info of the env, other than return_mean"),
         ({"wave": "least"}, r"info_keys\['wave'\] must be one of .*'last', 'mean', 'sum', 'max'.*, got 'least'"),
     ],
