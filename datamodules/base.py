@@ -46,8 +46,10 @@ from lightning_ding.worker import (
 )
 from lightning_ding.worker.episode_infos import InfoKeys
 
-COUNTS = ("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode")
-COUNTS += ("eval_every", "checkpoint_every")
+COUNTS = (
+    *("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode"),
+    *("eval_every", "checkpoint_every"),
+)
 
 
 class CollectingDataModule(ResumableDataModule):

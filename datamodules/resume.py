@@ -98,8 +98,11 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
-        own |= {"infos_seen": sorted(self.info_check.seen)}
-        where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
+        where = {
+            "infos_seen": sorted(self.info_check.seen),
+            "round": self._epoch.round,
+            "env_step": self._policy.progress.position,
+        }
         return {"schema": SCHEMA, **own, **where, **ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

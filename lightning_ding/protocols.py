@@ -42,13 +42,13 @@ class Monitor:
         Raises:
             ValueError: If it is neither a metric nor a mapping of one metric to a direction.
         """
-        entries = {given: "max"} if isinstance(given, str) else dict(given)
-        one = next(iter(entries.items()), None)
-        is_one = len(entries) == 1 and one is not None and one[1] in ("max", "min")
-        is_one = is_one and bool(one[0]) and one[0][0] not in "{["  # a mapping that could not be read
+        entries: dict[str, Any] = {given: "max"} if isinstance(given, str) else dict(given)
         allowed = "the name of a metric, such as eval/success_rate, or a mapping of one to max or min"
-        require(is_one, "monitor", allowed, given)
-        return cls(*one)  # type: ignore[misc, arg-type]
+        require(len(entries) == 1, "monitor", allowed, given)
+        ((metric, mode),) = entries.items()
+        is_name = bool(metric) and metric[0] not in "{["  # a mapping that could not be read
+        require(is_name and mode in ("max", "min"), "monitor", allowed, given)
+        return cls(metric, mode)
 
     @property
     def worst(self) -> float:
@@ -97,7 +97,7 @@ class RunData:
     """Env steps of the whole run, over all ranks; None for no limit."""
     monitor: Monitor = Monitor()
     """The metric by which the best policy is chosen."""
-    info_keys: Mapping[str, str] = MappingProxyType({})
+    info_keys: Mapping[str, Any] = MappingProxyType({})
     """Numbers in the info of the env that are logged, with their statistics."""
     eval_every: int | None = None
     """Env steps, or updates without envs, between two evaluations; None if rounds are counted."""

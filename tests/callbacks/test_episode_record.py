@@ -71,7 +71,9 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("seconds")
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_each_episode_of_training_has_a_row(make_trainer: MakeTrainer, small: Config, tmp_path: Path, mode: Any) -> None:
+def test_each_episode_of_training_has_a_row(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, mode: Any
+) -> None:
     make_trainer(callbacks=[EpisodeRecord()]).fit(dqn(small), data(mode=mode))
     assert read(tmp_path / "episodes.csv")[0] == HEADER
     assert without_seconds(tmp_path / "episodes.csv") == expected(24)

@@ -319,6 +319,6 @@ def test_infos_of_other_processes_are_logged_as_means() -> None:
     assert feed.next() is answers[1]
     assert feed.pop_infos() == {"success_rate": (0.0, 0), "laps": (7.0, 2)}
     assert feed.pop_infos() == {"success_rate": (0.0, 0), "laps": (0.0, 0)}
-    nan = pytest.approx(float("nan"), nan_ok=True)
+    nan: Any = pytest.approx(float("nan"), nan_ok=True)
     assert feed.pop_records() == [(9, 1.0, 4, nan, 3.0), (9, 2.0, 5, nan, nan), (12, 0.0, 3, nan, 4.0)]
     feed.close()
