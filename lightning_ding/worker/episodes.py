@@ -76,7 +76,7 @@ class EpisodeStatistics:
     """
 
     keeps_records = False
-    """Whether :attr:`records` is filled."""
+    """Whether ``records`` is filled."""
 
     def __init__(self) -> None:
         self.clear()
@@ -152,7 +152,7 @@ class EpisodeStatistics:
         return found
 
     def pop_records(self) -> list[tuple[float, ...]]:
-        """Return the :attr:`records` of the episodes that ended since the last call."""
+        """Return the ``records`` of the episodes that ended since the last call."""
         found, self.records = self.records, []
         return found
 
