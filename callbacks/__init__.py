@@ -6,6 +6,7 @@ if __name__ != "lightning_ding.callbacks":  # the folder is also importable from
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.curriculum import Curriculum
 from lightning_ding.callbacks.defaults import default_callbacks
+from lightning_ding.callbacks.episode_record import EpisodeRecord
 from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 from lightning_ding.callbacks.initial_weights import InitialWeights
 from lightning_ding.callbacks.last_line import LastLine
@@ -24,6 +25,7 @@ __all__ = [
     "BestCheckpoint",
     "Curriculum",
     "EnvStepProgressBar",
+    "EpisodeRecord",
     "EvaluationInterval",
     "FinalEvaluation",
     "InitialWeights",

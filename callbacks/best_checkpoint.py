@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from lightning_ding.callbacks.shared_folder import SharedFolder
 from lightning_ding.checkpoints.lightning_file import save_checkpoint
+from lightning_ding.config import require
+from lightning_ding.protocols import Direction, Monitor, run_data
 
 
 class BestCheckpoint(SharedFolder, Checkpoint):
@@ -25,34 +27,49 @@ class BestCheckpoint(SharedFolder, Checkpoint):
         dirpath: Folder; None means ``checkpoints`` in the logger's folder. If the folder holds another run's
             checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.shared_folder.checkpoint_folder`.
         filename: File name without ``.ckpt``.
-        monitor: Metric to maximise.
+        monitor: Metric that decides; None means ``monitor`` of the datamodule, by default the mean return.
+        mode: Whether the largest (``"max"``) or the smallest (``"min"``) value is the best; only with ``monitor``.
     """
 
-    mode: ClassVar = "max"
-    """Read, like ``save_top_k``, by loggers that upload checkpoints."""
     save_top_k: ClassVar = 1
+    """Read, like ``mode``, by loggers that upload checkpoints."""
     kind = "best"
 
     def __init__(
-        self, dirpath: str | Path | None = None, filename: str = "best", monitor: str = "eval/return_mean"
+        self,
+        dirpath: str | Path | None = None,
+        filename: str = "best",
+        monitor: str | None = None,
+        mode: Direction | None = None,
     ) -> None:
+        require(mode is None or monitor is not None, "mode", "None without monitor", mode)
         self.dirpath = dirpath
         self.filename = filename
-        self.monitor = monitor
-        self.best_model_score = -math.inf
+        self._is_chosen = monitor is not None
+        self._follow(Monitor() if monitor is None else Monitor.of({monitor: mode or "max"}))
+
+    def _follow(self, monitor: Monitor) -> None:
+        """Choose by another metric from now on."""
+        self._monitor = monitor
+        self.monitor, self.mode = monitor.metric, monitor.mode
+        self.best_model_score = monitor.worst
         self.best_model_path = ""
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Choose by the metric of the datamodule, unless this callback has one."""
+        super().setup(trainer, pl_module, stage)
+        of_run = run_data(trainer).monitor
+        if stage == "fit" and not self._is_chosen and of_run != self._monitor:
+            self._follow(of_run)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write the checkpoint if the score is the best so far."""
         if trainer.state.fn != "fit" or trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        if self.monitor not in trainer.callback_metrics:
-            raise KeyError(
-                f"monitor must be a logged metric, one of {sorted(trainer.callback_metrics)}, got {self.monitor!r}"
-            )
-        score = float(trainer.callback_metrics[self.monitor])
-        if score > self.best_model_score:
+        score = self._monitor.value(trainer)
+        if score is not None and self._monitor.is_better(score, self.best_model_score):
             self._attempt(trainer, pl_module.progress.position, lambda folder: self._save(trainer, folder, score))
 
     def _save(self, trainer: Trainer, folder: Path, score: float) -> None:
@@ -74,11 +91,18 @@ class BestCheckpoint(SharedFolder, Checkpoint):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the best score and its file."""
-        return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
+        chosen = {"monitor": self.monitor, "mode": self.mode}
+        return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path, **chosen}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best score and its file, unless this run has a better one."""
-        if state_dict["best_model_score"] > self.best_model_score:  # evaluating an older checkpoint must not lower it
+        """Restore the best score and its file, unless this run has a better one or chooses by another metric."""
+        before = (state_dict.get("monitor", self.monitor), state_dict.get("mode", self.mode))  # older ones lack them
+        if before != (self.monitor, self.mode):
+            text = "the best checkpoint so far was chosen by %s (%s); this run chooses by %s (%s) and has none yet"
+            rank_zero_warn(text % (*before, self.monitor, self.mode))
+            return
+        score = state_dict["best_model_score"]
+        if self._monitor.is_better(score, self.best_model_score):  # evaluating an older checkpoint must not lower it
             self.best_model_score = state_dict["best_model_score"]
             self.best_model_path = state_dict["best_model_path"]

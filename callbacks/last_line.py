@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+from lightning_ding.protocols import RETURN, Monitor, run_data
 from lightning_ding.return_text import return_text
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
@@ -25,8 +26,8 @@ UNITS = {"env_step": "env steps", "train_iter": "updates"}
 class LastLine(Callback):
     """Log one line at the end of a fit: env steps, the best mean return of an evaluation, and the checkpoint to use.
 
-    The checkpoint is named without a number only if its policy has that mean return. A checkpoint that
-    somebody has deleted is not named.
+    With another ``monitor`` of the datamodule, its best value replaces the mean return. The checkpoint is named without
+    a number only if its policy has that value. A checkpoint that somebody has deleted is not named.
 
     On a terminal, a table with the duration and the speed is printed instead of the line. The seconds are those of this
     fit, with its evaluations and checkpoints.
@@ -38,8 +39,16 @@ class LastLine(Callback):
 
     def __init__(self, table: bool | None = None) -> None:
         self.table = table
-        self._best = -math.inf
+        self._monitor = Monitor()
+        self._best = self._monitor.worst
         self._began, self._start = 0.0, 0
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Report the metric of the datamodule."""
+        if stage == "fit" and run_data(trainer).monitor != self._monitor:
+            self._monitor = run_data(trainer).monitor
+            self._best = self._monitor.worst
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -48,24 +57,24 @@ class LastLine(Callback):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Update the best mean return."""
-        mean = trainer.callback_metrics.get("eval/return_mean")
-        if trainer.state.fn == "fit" and mean is not None and float(mean) > self._best:
-            self._best = float(mean)
+        """Update the best value."""
+        value = trainer.callback_metrics.get(self._monitor.metric)
+        if trainer.state.fn == "fit" and value is not None and self._monitor.is_better(float(value), self._best):
+            self._best = float(value)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Log the line or print the table, on rank zero."""
-        progress, checkpoint = pl_module.progress, _checkpoint(trainer, self._best)
+        progress, checkpoint = pl_module.progress, _checkpoint(trainer, self._monitor.metric, self._best)
         unit = UNITS[progress.axis]
         best = return_text(self._best) if math.isfinite(self._best) else None
         if not self._shows_table():
-            best_text = "no evaluation" if best is None else f"best return {best}"
+            best_text = "no evaluation" if best is None else f"best {self._monitor.name} {best}"
             rank_zero_info(f"fit ended: {progress.position} {unit}, {best_text}, checkpoint {checkpoint}")
         elif trainer.is_global_zero:
             seconds = time.monotonic() - self._began
             speed = (progress.position - self._start) / max(seconds, 1e-9)
-            rows = {"best return": best or "no evaluation", unit: f"{progress.position:,}"}
+            rows = {f"best {self._monitor.name}": best or "no evaluation", unit: f"{progress.position:,}"}
             rows |= {"seconds": f"{seconds:,.1f}", f"{unit} per second": f"{speed:,.0f}"}
             _print_table(rows, checkpoint)
 
@@ -76,33 +85,36 @@ class LastLine(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the best mean return."""
-        return {"best": self._best}
+        """Return the best value and its metric."""
+        return {"best": self._best, "monitor": self._monitor.metric, "mode": self._monitor.mode}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best mean return, unless this run has a better one."""
-        self._best = max(self._best, state_dict["best"])
+        """Restore the best value, unless this run has a better one or reports another metric."""
+        before = Monitor(state_dict.get("monitor", RETURN), state_dict.get("mode", "max"))  # older ones lack them
+        if before == self._monitor and before.is_better(state_dict["best"], self._best):
+            self._best = state_dict["best"]
 
 
-def _checkpoint(trainer: Trainer, best_return: float) -> str:
+def _checkpoint(trainer: Trainer, metric: str, best_value: float) -> str:
     """Return the path of the best checkpoint, or else of the last one, and its own number if that is another one.
 
     Args:
         trainer: The Trainer, after a fit.
-        best_return: Best mean return of an evaluation; infinite if there was no evaluation.
+        metric: The metric of the run.
+        best_value: Its best value; infinite if there was no evaluation.
     """
     saving = [one for one in trainer.checkpoint_callbacks if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
     best = [one for one in saving if one.monitor is not None and Path(one.best_model_path).is_file()]
     for one in best:
-        if one.monitor == "eval/return_mean" and _score(one) == best_return:
+        if one.monitor == metric and _score(one) == best_value:
             return one.best_model_path
     for one in best:
         return f"{one.best_model_path} with {one.monitor} {return_text(_score(one))}"
     last = [one.last_model_path for one in saving if isinstance(one, RunCheckpoint)]
     for path in last:
         if Path(path).is_file():
-            return f"{path} with the last policy" if math.isfinite(best_return) else path
+            return f"{path} with the last policy" if math.isfinite(best_value) else path
     return "none"
 
 

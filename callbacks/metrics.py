@@ -130,7 +130,7 @@ class MetricsLogger(Callback):
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
         data = run_data(trainer)
-        metrics = _over_ranks(pl_module.metrics.flush(), *data.pop_episodes(), data.pop_successes())
+        metrics = _over_ranks(pl_module.metrics.flush(), *data.pop_episodes(), data.pop_infos())
         means = {name.removeprefix("learn/"): value for name, value in metrics.items() if name.startswith("learn/")}
         pl_module.check_means(means)
         progress, seconds = pl_module.progress, self._seconds()
@@ -184,18 +184,17 @@ def _facts(trainer: Trainer, pl_module: Any) -> Facts:
 
 
 def _over_ranks(
-    learn: dict[str, float], returns: list[float], lengths: list[int], successes: tuple[float, int]
+    learn: dict[str, float], returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]
 ) -> dict[str, float]:
     """Return the learning metrics' means over the ranks, and the means over the episodes of all ranks."""
-    values = [*learn.values(), sum(returns), float(sum(lengths)), float(len(returns)), *successes]
+    of_episodes = [(sum(returns), len(returns)), (float(sum(lengths)), len(returns)), *infos.values()]
+    values = [*learn.values(), *(number for pair in of_episodes for number in pair)]
     summed = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
-    *sums, return_sum, length_sum, episodes, success_sum, known = summed
-    metrics = {f"learn/{name}": value / world_size() for name, value in zip(learn, sums, strict=True)}
-    if episodes:
-        metrics["collect/return_mean"] = return_sum / episodes
-        metrics["collect/length_mean"] = length_sum / episodes
-    if known:
-        metrics["collect/success_rate"] = success_sum / known
+    metrics = {f"learn/{name}": value / world_size() for name, value in zip(learn, summed, strict=False)}
+    pairs = summed[len(learn) :]
+    for name, total, count in zip(("return_mean", "length_mean", *infos), pairs[::2], pairs[1::2], strict=True):
+        if count:
+            metrics[f"collect/{name}"] = total / count
     return metrics
 
 

@@ -28,6 +28,8 @@ WITHOUT_TOTAL = "{desc}: {n_fmt} {unit} [{elapsed}{postfix}]"
 class EnvStepProgressBar(ProgressBar):
     """Show the env steps made, the mean return of the newest episodes and of the last evaluation, and the speed.
 
+    The rate of success, and ``info_keys`` and ``monitor`` of the datamodule are shown too, if they are logged.
+
     Args:
         refresh_seconds: Shortest time between two redraws in seconds, >= 0.
     """
@@ -109,7 +111,11 @@ class EnvStepProgressBar(ProgressBar):
 
     def _draw(self, trainer: Trainer, pl_module: Any) -> None:
         metrics = trainer.callback_metrics
+        data = run_data(trainer)
         shown = [f"{label} {float(metrics[name]):,.0f}" for name, label in SHOWN.items() if name in metrics]
+        further = [f"{stage}/{key}" for key in ("success_rate", *data.info_keys) for stage in ("collect", "eval")]
+        names = [name for name in dict.fromkeys([*further, data.monitor.metric]) if name not in SHOWN]
+        shown += [f"{name} {float(metrics[name]):.3g}" for name in names if name in metrics]
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
         self._bar.n = pl_module.progress.position
         if self._bar.total is not None:

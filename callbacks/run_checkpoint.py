@@ -9,9 +9,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from typing_extensions import override
 
+from lightning_ding.callbacks.evaluation_interval import is_passed
 from lightning_ding.callbacks.shared_folder import SharedFolder, run_root
 from lightning_ding.checkpoints import SaveBuffer, last_checkpoint, save_run
 from lightning_ding.config import require
+from lightning_ding.protocols import run_data
 
 
 class LastCheckpointFinder(ModelCheckpoint):
@@ -63,7 +65,8 @@ class LastCheckpointFinder(ModelCheckpoint):
 class RunCheckpoint(SharedFolder, LastCheckpointFinder):
     """Write a folder with Lightning's checkpoint and the state of each rank, such as its replay buffer.
 
-    It is written at the end of an epoch, after the evaluation, and at the end of the run, by
+    It is written at the end of an epoch, after the evaluation, and at the end of the run; with ``checkpoint_every`` of
+    the datamodule, when a multiple of it is passed. It is written by
     :func:`lightning_ding.checkpoints.folder.save_run`: the folder has a hidden name until all of it is on the disk, and
     only then are older ones removed. With several machines the folder must be on a disk that they share.
     ``ckpt_path="last"`` finds the newest complete checkpoint.
@@ -75,7 +78,8 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
         dirpath: Folder; None means ``checkpoints`` in the logger's folder. If the folder holds another run's
             checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.shared_folder.checkpoint_folder`.
         filename: Prefix of the folders' names, which end with the env step, and name of the file, without ``.ckpt``.
-        every_n_epochs: Epochs between two checkpoints, >= 1.
+        every_n_epochs: Epochs between two checkpoints, >= 1; with ``eval_every`` of the datamodule, evaluations. It
+            must be 1 with ``checkpoint_every``.
         save_buffer: ``"last"`` keeps replay buffers in the newest checkpoint only, ``"always"`` in all checkpoints that
             are kept, ``"never"`` writes none, so that a resumed run starts with an empty buffer.
         keep_last: Number of checkpoints to keep, >= 1.
@@ -99,13 +103,33 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
         self.filename: str = filename
         self.save_buffer: SaveBuffer = save_buffer
         self.keep_last = keep_last
+        self._evaluations = 0
+        self._checked = 0  # position at the end of the last epoch
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Find the folder; see :class:`SharedFolder`."""
+        every, epochs = run_data(trainer).checkpoint_every, self.every_n_epochs or 1
+        require(epochs == 1 or every is None, "every_n_epochs", f"1 with checkpoint_every={every}", epochs)
+        super().on_train_start(trainer, pl_module)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write a checkpoint if one is due."""
-        epochs = trainer.current_epoch + 1
-        if trainer.should_stop or epochs == trainer.max_epochs or epochs % (self.every_n_epochs or 1) == 0:
+        is_due = self._is_due(trainer, pl_module.progress.position)
+        if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs or is_due:
             self.save(trainer, pl_module)
+
+    def _is_due(self, trainer: Trainer, position: int) -> bool:
+        """Return whether a checkpoint is due at the end of an epoch, and count the epoch."""
+        data, (before, self._checked) = run_data(trainer), (self._checked, position)
+        if data.checkpoint_every is not None:
+            return is_passed(data.checkpoint_every, before, position)
+        if data.eval_every is None:
+            return (trainer.current_epoch + 1) % (self.every_n_epochs or 1) == 0
+        has_evaluated = trainer.check_val_every_n_epoch == 1
+        self._evaluations += has_evaluated
+        return has_evaluated and self._evaluations % (self.every_n_epochs or 1) == 0
 
     def save(self, trainer: Trainer, pl_module: Any) -> None:
         """Write a checkpoint now; if that fails, log the error. All ranks must call it."""
@@ -123,11 +147,17 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the path of the newest checkpoint."""
-        return {"last_model_path": self.last_model_path}
+        """Return the path of the newest checkpoint, and where the run is in its interval."""
+        return {
+            "last_model_path": self.last_model_path,
+            "evaluations": self._evaluations,
+            "checked": self._checked,
+        }
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the path of the newest checkpoint, unless this run has written one."""
+        """Restore the path of the newest checkpoint, unless this run has written one, and the place in its interval."""
+        self._evaluations = state_dict.get("evaluations", 0)  # older checkpoints lack it
+        self._checked = state_dict.get("checked", 0)
         if not self.last_model_path:  # evaluating an older checkpoint must not overwrite it
             self.last_model_path = state_dict["last_model_path"]

@@ -244,6 +244,11 @@ def run_root(trainer: Trainer, dirpath: str | Path | None) -> Path:
     return Path(logger.save_dir or trainer.default_root_dir) / str(logger.name)
 
 
+def run_folder(trainer: Trainer) -> Path:
+    """Return the folder of a run, in which its folder of checkpoints is by default."""
+    return _default_folder(trainer).parent
+
+
 def _default_folder(trainer: Trainer) -> Path:
     """Return ``save_dir/name/version/checkpoints`` of the first logger, as Lightning's ``ModelCheckpoint`` does."""
     root = run_root(trainer, None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.protocols import RETURN, Monitor, MonitorLike
 from lightning_ding.return_text import return_text
 
 logger = logging.getLogger(__name__)
@@ -66,17 +68,19 @@ class StopAtTrainIter(StopAt):
 
 
 class StopAtReturn(Callback):
-    """Stop the run when the mean return of an evaluation reaches a value, after at least one update.
+    """Stop the run when the mean return of an evaluation, or another metric, reaches a value after an update.
 
     Args:
-        stop_value: Mean return at which the run stops.
+        stop_value: Value at which the run stops.
+        monitor: Metric that has to reach it, after an evaluation: its name, or a mapping to ``"max"`` or ``"min"``.
 
     Raises:
         ValueError: When a run starts whose Trainer does not validate, so that it would never stop.
     """
 
-    def __init__(self, stop_value: float) -> None:
+    def __init__(self, stop_value: float, monitor: MonitorLike = RETURN) -> None:
         self.stop_value = stop_value
+        self.monitor = Monitor.of(monitor)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -86,10 +90,11 @@ class StopAtReturn(Callback):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Stop if the mean return is high enough."""
-        mean = trainer.callback_metrics.get("eval/return_mean")
-        if mean is not None and pl_module.progress.train_iter > 0 and float(mean) >= self.stop_value:
-            stop_run(trainer, f"the mean return {return_text(float(mean))} reached stop_value={self.stop_value}")
+        """Stop if the value is good enough."""
+        value = self.monitor.value(trainer)
+        if value is not None and pl_module.progress.train_iter > 0 and self.monitor.reaches(value, self.stop_value):
+            what = "the mean return" if self.monitor.metric == RETURN else self.monitor.metric
+            stop_run(trainer, f"{what} {return_text(value)} reached stop_value={self.stop_value}")
 
 
 STOPS = (StopAt, StopAtReturn)
@@ -105,14 +110,18 @@ class Limits:
     max_train_iter: int | None = None
     """Updates, >= 1."""
     stop_value: float | None = None
-    """Mean return of an evaluation."""
+    """Value of ``stop_monitor`` after an evaluation."""
+    stop_monitor: MonitorLike = RETURN
+    """Metric that ``stop_value`` is for."""
+    eval_every: int | None = None
+    """Env steps between two evaluations, or updates on a data set, >= 1; no limit of a run, but applied with them."""
 
     def callbacks(self) -> list[Callback]:
         """Return a callback for each limit."""
         stops: list[tuple[Callable[[Any], Callback], Any]] = [
             (StopAtEnvStep, self.max_env_step),
             (StopAtTrainIter, self.max_train_iter),
-            (StopAtReturn, self.stop_value),
+            (partial(StopAtReturn, monitor=self.stop_monitor), self.stop_value),
         ]
         return [stop(limit) for stop, limit in stops if limit is not None]
 

@@ -41,7 +41,7 @@ from lightning_ding.envs.vector import (
     find_mode,
 )
 from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
-from lightning_ding.protocols import EnvAccess
+from lightning_ding.protocols import RETURN, EnvAccess, MonitorLike
 from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
@@ -51,8 +51,12 @@ from lightning_ding.worker import (
     get_serial_collector_cls,
     sort_callbacks,
 )
+from lightning_ding.worker.episode_infos import InfoKeys
 
-COUNTS = ("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode")
+COUNTS = (
+    *("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode"),
+    *("eval_every", "checkpoint_every"),
+)
 
 
 class CollectingDataModule(ResumableDataModule):
@@ -98,6 +102,10 @@ class CollectingDataModule(ResumableDataModule):
         eval_env_id: EnvLike | None = None,
         eval_env_kwargs: Mapping[str, Any] | None = None,
         import_names: Names = (),
+        info_keys: InfoKeys = (),
+        monitor: MonitorLike = RETURN,
+        eval_every: int | None = None,
+        checkpoint_every: int | None = None,
     ) -> None:
         """Define the envs and the limits of a run. The command line reads the arguments from this signature.
 
@@ -115,8 +123,8 @@ class CollectingDataModule(ResumableDataModule):
             seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
             max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
             max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-            stop_value: Mean return of an evaluation at which the run ends; None means the policy's
-                ``eval.evaluator.stop_value``.
+            stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means
+                the mean return in the policy's ``eval.evaluator.stop_value``.
             rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq``
                 updates.
             evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to
@@ -137,6 +145,14 @@ class CollectingDataModule(ResumableDataModule):
             eval_env_id: Evaluation env, with the same spaces; None means ``env_id``.
             eval_env_kwargs: Arguments of the evaluation env, instead of ``env_kwargs``; None means ``env_kwargs``.
             import_names: Modules to import first, for the envs that they register.
+            info_keys: Names of numbers in the info of the env, or a mapping from each to ``last``, ``mean``, ``sum`` or
+                ``max`` over the steps of an episode; ``last`` without a mapping. Their means over episodes are logged.
+            monitor: Metric after an evaluation that chooses the best checkpoint and that ``stop_value`` is for: the
+                name of one to maximise, or a mapping of it to ``max`` or ``min``.
+            eval_every: Env steps between two evaluations, >= 1: one after each multiple of it is passed, by at most a
+                twentieth or one round; None counts rounds.
+            checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
+                evaluation. Needs ``eval_every``.
 
         Raises:
             ValueError: If there is no such env or wrapper, or an argument is out of its range.
@@ -154,6 +170,7 @@ class CollectingDataModule(ResumableDataModule):
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
         _check_ranges(arguments)
+        self._set_reports(info_keys, monitor, eval_every, checkpoint_every, rounds_per_epoch)
         self.env_id = env_id
         self.env_timeout: EnvTimeout = env_timeout
         self.seed, self.num_envs = seed, num_envs
@@ -217,10 +234,10 @@ class CollectingDataModule(ResumableDataModule):
 
     def _limits(self, trainer: Trainer) -> Limits:
         policy: Any = trainer.lightning_module
-        stop_value = self.stop_value
+        stop_value, monitor = self.stop_value, {self.monitor.metric: self.monitor.mode}
         if stop_value is None and policy is not None:  # None until a Trainer has a module
-            stop_value = policy.config.eval.evaluator.stop_return()
-        return Limits(self.max_env_step, self.max_train_iter, stop_value)
+            stop_value, monitor = policy.config.eval.evaluator.stop_return(), {RETURN: "max"}
+        return Limits(self.max_env_step, self.max_train_iter, stop_value, monitor, self.eval_every)
 
     def setup(self, stage: str) -> None:
         """Make the envs and workers of a stage (Lightning hook).
@@ -285,14 +302,6 @@ class CollectingDataModule(ResumableDataModule):
             end_fork_server()
 
     # ------------------------------------------------------------------ collecting
-
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that ended on this rank since the last call."""
-        return self.collector.pop_episodes() if self.collector is not None else ([], [])
-
-    def pop_successes(self) -> tuple[float, int]:
-        """Return the sum of ``info["is_success"]`` of episodes on this rank since the last call, and their number."""
-        return self.collector.pop_successes() if self.collector is not None else (0.0, 0)
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name; all ranks call it."""
@@ -382,6 +391,7 @@ class CollectingDataModule(ResumableDataModule):
         self._collector_env = env
         self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
+        self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
         self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
 
@@ -397,6 +407,8 @@ class CollectingDataModule(ResumableDataModule):
 
     def _epoch_length(self) -> int:
         """Return the rounds of an epoch."""
+        if self.eval_every is not None:
+            return self._rounds_of_interval(self.axis)
         if self.rounds_per_epoch is not None:
             return self.rounds_per_epoch
         policy = self._policy
@@ -417,6 +429,7 @@ class CollectingDataModule(ResumableDataModule):
         policy.build(env.single_observation_space, env.single_action_space)
         self._handles.bind("evaluation", env)
         self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
+        self.evaluator.info_keys, self.evaluator.info_check = self.info_keys, self.info_check
 
     def _evaluate(self) -> dict[str, Tensor]:
         self._loader_warnings.restore()

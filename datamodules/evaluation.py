@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
-from torch import Tensor
 
 from lightning_ding.config import require
 from lightning_ding.datamodules.rng import Seeds
@@ -62,21 +61,23 @@ class Evaluation:
             self.evaluator.check_can_render()
         return self.evaluator
 
-    def run(self) -> dict[str, Tensor]:
+    def run(self) -> dict[str, Any]:
         """Return the results of this rank's episodes, shape (E,) each, zero for the episodes of other ranks.
 
-        They are ``episode_return``, ``episode_length`` and ``episode_success``, which is ``info["is_success"]`` at the
-        end of an episode, or NaN if the env gives none.
+        They are ``episode_return``, ``episode_length`` and ``infos``: numbers of the infos by name, ``success_rate``
+        and those of ``info_keys``, NaN where the env gives none.
         """
         evaluator, progress = self.evaluator, self._policy.progress
         now = {"envstep": progress.env_step, "train_iter": progress.train_iter}
         renders = evaluator.should_render(**now)
         number = 0 if self._trainer.testing else progress.train_iter
-        table = torch.zeros(3, self.n_episode)
         results = evaluator.run(self.episodes, video=renders and self._trainer.is_global_zero, number=number)
-        table[:, self.episodes] = torch.tensor([*results, evaluator.successes_of(self.episodes)])
+        infos = evaluator.infos_of(self.episodes)
+        table = torch.zeros(2 + len(infos), self.n_episode)
+        table[:, self.episodes] = torch.tensor([*results, *infos.values()])
         if renders:
             evaluator.write_video(**now)
         if evaluator.config.figure_path is not None:
             evaluator.write_figure(sum_over_ranks(table[0]).tolist(), **now)
-        return {"episode_return": table[0], "episode_length": table[1], "episode_success": table[2]}
+        by_name = dict(zip(infos, table[2:], strict=True))
+        return {"episode_return": table[0], "episode_length": table[1], "infos": by_name}

@@ -30,8 +30,9 @@ from lightning_ding.datamodules.resume import load_own_state, save_own_state
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import EnvTimeout, VectorMode
-from lightning_ding.protocols import EnvAccess
+from lightning_ding.protocols import RETURN, EnvAccess, MonitorLike
 from lightning_ding.worker import IBuffer, create_buffer
+from lightning_ding.worker.episode_infos import InfoKeys
 
 
 class OfflineDataModule(CollectingDataModule):
@@ -53,8 +54,8 @@ class OfflineDataModule(CollectingDataModule):
         env_kwargs: Arguments of the env.
         seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
         max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-        stop_value: Mean return of an evaluation at which the run ends; None means the policy's
-            ``eval.evaluator.stop_value``. Needs ``env_id``.
+        stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means the
+            mean return in the policy's ``eval.evaluator.stop_value``. Needs ``env_id``.
         rounds_per_epoch: Rounds of an epoch, >= 1; None means the number that makes ``eval_freq`` updates.
         evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to 8.
         n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
@@ -64,6 +65,14 @@ class OfflineDataModule(CollectingDataModule):
             in the data set.
         env_timeout: Time limit for an env in seconds, only with ``mode="async"``.
         import_names: Modules to import first, for the envs that they register.
+        info_keys: Names of numbers in the info of the evaluation env, or a mapping from each to ``last``, ``mean``,
+            ``sum`` or ``max`` over the steps of an episode; see :class:`CollectingDataModule`.
+        monitor: Metric that chooses the best checkpoint and that ``stop_value`` is for; see
+            :class:`CollectingDataModule`.
+        eval_every: Updates between two evaluations, >= 1, since a run on a data set makes no env steps; None counts
+            rounds.
+        checkpoint_every: Updates between two checkpoints, >= 1; None for one after each evaluation. Needs
+            ``eval_every``.
 
     Raises:
         ValueError: If there is no such data set, env or wrapper, or an argument is out of its range.
@@ -102,6 +111,10 @@ class OfflineDataModule(CollectingDataModule):
         norm_reward: bool = False,
         env_timeout: EnvTimeout = "default",
         import_names: Names = (),
+        info_keys: InfoKeys = (),
+        monitor: MonitorLike = RETURN,
+        eval_every: int | None = None,
+        checkpoint_every: int | None = None,
     ) -> None:
         super().__init__(
             cast(EnvLike, env_id),
@@ -118,11 +131,17 @@ class OfflineDataModule(CollectingDataModule):
             norm_reward=norm_reward,
             env_timeout=env_timeout,
             import_names=import_names,
+            info_keys=info_keys,
+            monitor=monitor,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
         )
         require(env_id is not None or stop_value is None, "stop_value", "None without env_id", stop_value)
         self._handles.training = EnvAccess()
         if env_id is None:
             self._handles.evaluation = EnvAccess("without env_id, there are no evaluations")
+        require(env_id is not None or eval_every is None, "eval_every", "None without env_id", eval_every)
+        require(env_id is not None or not info_keys, "info_keys", "empty without env_id", info_keys)
         self.dataset: Dataset = load_dataset(dataset)
         """The data set."""
         is_named = isinstance(dataset, (str, os.PathLike))

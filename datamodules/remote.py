@@ -25,7 +25,9 @@ from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.envs.handle import EnvHandle
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import VectorMode
+from lightning_ding.protocols import RETURN, MonitorLike
 from lightning_ding.ranks import sum_over_ranks
+from lightning_ding.worker.episode_infos import InfoKeys
 
 COUNTERS = ("env_step", "episode", "sample")
 Spaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
@@ -69,8 +71,8 @@ class RemoteReplayDataModule(CollectingDataModule):
         seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
         max_env_step: Env steps of all collectors after which the run ends, >= 1; None for no limit.
         max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-        stop_value: Mean return of an evaluation at which the run ends; None means the policy's
-            ``eval.evaluator.stop_value``. Needs ``validate``.
+        stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means the
+            mean return in the policy's ``eval.evaluator.stop_value``. Needs ``validate``.
         rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq`` updates.
         env_kwargs: Arguments of the env.
         wrappers: Wrappers of each evaluation env, the innermost first.
@@ -84,6 +86,13 @@ class RemoteReplayDataModule(CollectingDataModule):
         import_names: Modules to import first, for the envs that they register.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
             ranks. The statistics are published with its weights.
+        info_keys: Names of numbers in the info of the env, or a mapping from each to ``last``, ``mean``,
+            ``sum`` or ``max`` over the steps of an episode; see :class:`CollectingDataModule`.
+        monitor: Metric that chooses the best checkpoint and that ``stop_value`` is for; see
+            :class:`CollectingDataModule`.
+        eval_every: Env steps of all collectors between two evaluations, >= 1; None counts rounds.
+        checkpoint_every: Env steps of all collectors between two checkpoints, >= 1; None for one after each evaluation.
+            Needs ``eval_every``.
 
     Raises:
         ValueError: If there is no such env, or an argument is out of its range, or has no effect given the others.
@@ -113,6 +122,10 @@ class RemoteReplayDataModule(CollectingDataModule):
         patience: float = 500.0,
         import_names: Names = (),
         norm_obs: bool = False,
+        info_keys: InfoKeys = (),
+        monitor: MonitorLike = RETURN,
+        eval_every: int | None = None,
+        checkpoint_every: int | None = None,
     ) -> None:
         super().__init__(
             env_id,
@@ -128,6 +141,10 @@ class RemoteReplayDataModule(CollectingDataModule):
             n_evaluator_episode=n_evaluator_episode,
             import_names=import_names,
             norm_obs=norm_obs,
+            info_keys=info_keys,
+            monitor=monitor,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)
@@ -143,6 +160,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._handles.training = EnvHandle("training", is_remote=True)
         self._feed: RemoteFeed | None = None
         self._metrics: dict[str, float] = {}
+        self._keeps_records = False
 
     # ------------------------------------------------------------------ Lightning
 
@@ -158,9 +176,13 @@ class RemoteReplayDataModule(CollectingDataModule):
             feed.close()
         super().close()
 
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that were reported to rank zero since the last call."""
-        return self._feed.pop_episodes() if self._feed is not None else ([], [])
+    def keep_records(self) -> None:
+        """Keep a record of each episode that is reported from now on, for :meth:`pop_records`."""
+        self._keeps_records = True
+
+    def pop_records(self) -> list[tuple[float, ...]]:
+        """Return the episodes that were reported to rank zero since the last call; see :meth:`RunData.pop_records`."""
+        return self._feed.pop_records() if self._feed is not None else []
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the newest round and of waiting for rounds, by their full names.
@@ -196,8 +218,8 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def _begin(self) -> None:
         """Start fetching rounds. A checkpoint has already restored the counters."""
-        self._feed = RemoteFeed(self._ask, self.prefetch, self.patience)
-        self.collector = cast(Any, self._feed)  # for its counters
+        self._feed = RemoteFeed(self._ask, self.prefetch, self.patience, self.info_keys, self._keeps_records)
+        self.collector = cast(Any, self._feed)  # for its counters and episodes
 
     def _begin_episodes(self) -> None:
         pass  # other processes collect

@@ -5,18 +5,21 @@ Shapes: B transitions or sequences of a minibatch, T steps of a sequence, U mini
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.worker.episodes import SUCCESS_RATE, EpisodeStatistics
 
 KEYS = ("replay_unique_id", "replay_buffer_idx")
 """Columns that identify a transition in a prioritised buffer."""
@@ -43,6 +46,8 @@ class RemoteData:
     """Number of episodes that were dropped after an env fault since the last answer."""
     stats: Mapping[str, Any] = field(default_factory=dict)
     """Values to log, such as ``policy_lag``."""
+    infos: Sequence[Mapping[str, float]] = ()
+    """Numbers of the infos of these episodes by name; empty if the env gives none."""
 
 
 class RemoteRound:
@@ -114,9 +119,18 @@ class RemoteFeed:
         ask: Function that requests a round and returns the coordinator's answer, with or without a round.
         ahead: Rounds to fetch before they are needed, >= 0; 0 fetches each round when :meth:`next` is called.
         patience: Seconds without a round and without a new env step after which fetching fails, > 0.
+        info_keys: Names of the numbers of the infos that :meth:`pop_infos` returns, besides ``success_rate``.
+        keeps_records: Whether to keep a record of each episode for :meth:`pop_records`.
     """
 
-    def __init__(self, ask: Callable[[], RemoteData], ahead: int, patience: float) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], RemoteData],
+        ahead: int,
+        patience: float,
+        info_keys: Iterable[str] = (),
+        keeps_records: bool = False,
+    ) -> None:
         require(ahead >= 0, "prefetch", ">= 0", ahead)
         require(patience > 0, "patience", "> 0 seconds", patience)
         self.env_step = 0
@@ -126,7 +140,9 @@ class RemoteFeed:
         self._ask = ask
         self._ahead = ahead
         self._patience = patience
-        self._episodes: tuple[list[float], list[int]] = ([], [])
+        self._names = (SUCCESS_RATE, *info_keys)
+        self._statistics = EpisodeStatistics()
+        self._statistics.keeps_records = keeps_records
         self._lock = threading.Lock()
         self._may_fetch = threading.Semaphore(ahead)
         self._fetched: queue.Queue[RemoteData | Exception] = queue.Queue()
@@ -158,12 +174,20 @@ class RemoteFeed:
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns and lengths of the episodes that were reported since the last call."""
         with self._lock:
-            episodes, self._episodes = self._episodes, ([], [])
-        return episodes
+            return self._statistics.pop_episodes()
 
-    def pop_successes(self) -> tuple[float, int]:
-        """Return no successes: collectors of distributed runs do not report them."""
-        return 0.0, 0
+    def pop_infos(self) -> dict[str, tuple[float, int]]:
+        """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
+        with self._lock:
+            return dict.fromkeys(self._names, (0.0, 0)) | self._statistics.pop_infos()
+
+    def pop_records(self) -> list[tuple[float, ...]]:
+        """Return env step, return, length and numbers of the infos of the episodes reported since the last call.
+
+        The env step is that of all collectors when the episode was reported.
+        """
+        with self._lock:
+            return self._statistics.pop_records()
 
     @property
     def ready(self) -> int:
@@ -209,7 +233,9 @@ class RemoteFeed:
         """Add an answer's counters and episodes; return whether env steps were made since the last one."""
         before, self.env_step = self.env_step, answer.progress.get("env_step", self.env_step)
         self.dropped_episode += answer.dropped
+        given = answer.infos or [{}] * len(answer.returns)
+        infos = {name: np.array([one.get(name, math.nan) for one in given], np.float64) for name in self._names}
         with self._lock:
-            self._episodes[0].extend(answer.returns)
-            self._episodes[1].extend(answer.lengths)
+            self._statistics.env_step = self.env_step
+            self._statistics.add(list(answer.returns), list(answer.lengths), infos=infos)
         return self.env_step != before

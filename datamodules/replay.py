@@ -28,9 +28,11 @@ from lightning_ding.datamodules.trainer_setup import check_fields
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
+from lightning_ding.protocols import RETURN, MonitorLike
 from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError, create_buffer, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
+from lightning_ding.worker.episode_infos import InfoKeys
 
 logger = logging.getLogger(__name__)
 MOST_PADDING = 0.5  # share of the steps in sequences above which a run warns
@@ -82,6 +84,10 @@ class ReplayDataModule(CollectingDataModule):
         demonstrations: DatasetLike | None = None,
         demonstration_share: float = 0.5,
         imitation_reward: bool = False,
+        info_keys: InfoKeys = (),
+        monitor: MonitorLike = RETURN,
+        eval_every: int | None = None,
+        checkpoint_every: int | None = None,
     ) -> None:
         """Define the envs and the limits of a run. The command line reads the arguments from this signature.
 
@@ -99,8 +105,8 @@ class ReplayDataModule(CollectingDataModule):
             seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
             max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
             max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-            stop_value: Mean return of an evaluation at which the run ends; None means the policy's
-                ``eval.evaluator.stop_value``.
+            stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means
+                the mean return in the policy's ``eval.evaluator.stop_value``.
             rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq``
                 updates.
             evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to
@@ -127,6 +133,14 @@ class ReplayDataModule(CollectingDataModule):
             imitation_reward: Whether to learn from a reward of 1 for each step of the demonstrations and 0 for each own
                 step, in place of the env's (Reddy et al. 2019, https://arxiv.org/abs/1905.11108). Some policies always
                 do.
+            info_keys: Names of numbers in the info of the env, or a mapping from each to ``last``, ``mean``, ``sum`` or
+                ``max`` over the steps of an episode; ``last`` without a mapping. Their means over episodes are logged.
+            monitor: Metric after an evaluation that chooses the best checkpoint and that ``stop_value`` is for: the
+                name of one to maximise, or a mapping of it to ``max`` or ``min``.
+            eval_every: Env steps between two evaluations, >= 1: one after each multiple of it is passed, by at most a
+                twentieth or one round; None counts rounds.
+            checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
+                evaluation. Needs ``eval_every``.
 
         Raises:
             ValueError: If there is no such env, wrapper or data set, or an argument is out of its range.

@@ -21,12 +21,12 @@ from lightning_ding.checkpoints import find_rank_folder, save_object
 from lightning_ding.checkpoints.folder import COLLECTING_FILE, OWN_STATE_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
+from lightning_ding.datamodules.reports import EpisodeReports
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs import NotPlainError, env_state, load_env_state
 from lightning_ding.envs.handle import EnvHandles
 from lightning_ding.envs.state.state import state_sizes
 from lightning_ding.envs.vector import seed_envs
-from lightning_ding.protocols import RunData
 from lightning_ding.worker import InteractionSerialEvaluator, ISerialCollector
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def _free_earlier_runs(datamodule: ResumableDataModule) -> None:
     _begun.add(datamodule)
 
 
-class ResumableDataModule(RunData, LightningDataModule):
+class ResumableDataModule(EpisodeReports, LightningDataModule):
     """A datamodule that starts collecting when Lightning requests the first round of a fit.
 
     Collecting then starts with new episodes. In a resumed run it continues from the state in the checkpoint.
@@ -127,7 +127,11 @@ class ResumableDataModule(RunData, LightningDataModule):
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
-        where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
+        where = {
+            "infos_seen": sorted(self.info_check.seen),
+            "round": self._epoch.round,
+            "env_step": self._policy.progress.position,
+        }
         return {"schema": SCHEMA, **own, **where, **ranks, "env_settings": self.env_settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -159,6 +163,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         if self.evaluator is not None and state["evaluator"] is not None:
             self.evaluator.load_state_dict(state["evaluator"])
         self._epoch.resume(state["round"])
+        self.info_check.seen.update(state.get("infos_seen", ()))  # older ones lack it
         folder = None
         if state["rank_folder"] is not None:
             folder = find_rank_folder(Path(str(trainer.ckpt_path)), state["rank_folder"])

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
+from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 from lightning_ding.callbacks.metrics import prepare_loggers
 
 SLOW = 5.0  # seconds
@@ -31,16 +32,16 @@ class ChecksCallbacks(Protocol):
 def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     """Prepare a Trainer for a run with a datamodule that collects.
 
-    Refuse callbacks that cannot work and loggers that cannot write, add the checkpoint callbacks of this project, so
-    that ``ckpt_path="last"`` finds them, and remove Lightning's default limit of 1000 epochs if the run has its own
-    limit.
+    Refuse callbacks that cannot work and loggers that cannot write, prepare the intervals of evaluations, add the
+    checkpoint callbacks of this project, so that ``ckpt_path="last"`` finds them, and remove Lightning's default limit
+    of 1000 epochs if the run has its own limit.
 
     Args:
         trainer: The Trainer; its module is attached already.
         limits: Limits of the run, from the datamodule and the policy's config.
 
     Raises:
-        ValueError: For ``trainer.predict``, or a callback that cannot work.
+        ValueError: For ``trainer.predict``, a callback that cannot work, or two kinds of intervals.
         OSError: If the folder of a logger cannot be written.
     """
     if trainer.state.fn == "predict":
@@ -52,6 +53,7 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
     prepare_loggers(trainer)
+    prepare_intervals(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
 

@@ -2,12 +2,88 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from gymnasium import spaces
 from lightning.pytorch import Callback, Trainer
+
+from lightning_ding.config import require
+
+RETURN = "eval/return_mean"
+Direction = Literal["max", "min"]
+MonitorLike = str | Mapping[str, Direction]
+"""A metric to maximise, or a mapping of one metric to ``"max"`` or ``"min"``."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The metric by which a run chooses its best policy.
+
+    Example:
+        >>> Monitor.of({"eval/length_mean": "min"}).is_better(9.0, than=10.0)
+        True
+    """
+
+    metric: str = RETURN
+    """Name of a metric in ``trainer.callback_metrics``."""
+    mode: Direction = "max"
+    """Whether the largest or the smallest value is the best."""
+
+    @classmethod
+    def of(cls, given: MonitorLike) -> Monitor:
+        """Return the monitor that an option describes.
+
+        Raises:
+            ValueError: If it is neither a metric nor a mapping of one metric to a direction.
+        """
+        entries: dict[str, Any] = {given: "max"} if isinstance(given, str) else dict(given)
+        allowed = "the name of a metric, such as eval/success_rate, or a mapping of one to max or min"
+        require(len(entries) == 1, "monitor", allowed, given)
+        ((metric, mode),) = entries.items()
+        is_name = bool(metric) and metric[0] not in "{["  # a mapping that could not be read
+        require(is_name and mode in ("max", "min"), "monitor", allowed, given)
+        return cls(metric, mode)
+
+    @property
+    def worst(self) -> float:
+        """The value that every other one is better than."""
+        return -math.inf if self.mode == "max" else math.inf
+
+    @property
+    def name(self) -> str:
+        """Name for a reader: ``return`` for the mean return of evaluations."""
+        return "return" if self.metric == RETURN else self.metric
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Return whether a value is better than another one; NaN never is."""
+        return value > than if self.mode == "max" else value < than
+
+    def reaches(self, value: float, goal: float) -> bool:
+        """Return whether a value is at least as good as a goal.
+
+        Metrics are of single precision, in which 9 of 10 is less than 0.9, so the goal is rounded to it too.
+        """
+        rounded = float(np.float32(goal))
+        return value >= rounded if self.mode == "max" else value <= rounded
+
+    def value(self, trainer: Trainer) -> float | None:
+        """Return the newest value after an evaluation; None for a metric of collecting before an episode has ended.
+
+        Raises:
+            KeyError: If the metric is not logged.
+        """
+        metrics = trainer.callback_metrics
+        if self.metric in metrics:
+            return float(metrics[self.metric])
+        if self.metric.startswith("collect/") and "collect/return_mean" not in metrics:
+            return None
+        raise KeyError(f"monitor must be a logged metric, one of {sorted(metrics)}, got {self.metric!r}")
 
 
 class EnvAccess(Sequence[Any]):
@@ -61,6 +137,14 @@ class RunData:
 
     max_env_step: int | None = None
     """Env steps of the whole run, over all ranks; None for no limit."""
+    monitor: Monitor = Monitor()
+    """The metric by which the best policy is chosen."""
+    info_keys: Mapping[str, Any] = MappingProxyType({})
+    """Numbers in the info of the env that are logged, with their statistics."""
+    eval_every: int | None = None
+    """Env steps, or updates without envs, between two evaluations; None if rounds are counted."""
+    checkpoint_every: int | None = None
+    """Env steps, or updates without envs, between two checkpoints; None for one after each evaluation."""
     has_rank_state: ClassVar[bool] = False
     """Whether each rank has a separate state to save, such as a replay buffer."""
     rank_folder: str | None = None
@@ -74,9 +158,29 @@ class RunData:
         """Return the returns and lengths of the episodes that ended on this rank since the last call."""
         return [], []
 
-    def pop_successes(self) -> tuple[float, int]:
-        """Return the sum of ``info["is_success"]`` of episodes on this rank since the last call, and their number."""
-        return 0.0, 0
+    def pop_infos(self) -> dict[str, tuple[float, int]]:
+        """Return the sum of each number of the infos, and the number of episodes that had it, since the last call.
+
+        They are of the episodes of this rank, by name: ``success_rate`` and those of :attr:`info_keys`, on every rank.
+        """
+        return {}
+
+    def keep_records(self) -> None:
+        """Keep a record of each episode that ends from now on, for :meth:`pop_records`.
+
+        Raises:
+            ValueError: If nothing is collected.
+        """
+        raise ValueError("EpisodeRecord needs a datamodule that collects episodes: leave it out")
+
+    def pop_records(self) -> list[tuple[float, ...]]:
+        """Return the episodes of this rank since the last call.
+
+        Returns:
+            For each the env step of the run at its end, its return, its length, and the numbers of :meth:`pop_infos`,
+            NaN where there is none.
+        """
+        return []
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the collection and of the buffer since the last call, by full name."""

@@ -12,6 +12,8 @@ from lightning_ding.envs.wrapper_names import for_evaluation
 from lightning_ding.policy import ReferencePolicy, get_policy_cls
 from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
+from lightning_ding.protocols import RETURN, Direction, Monitor
+from lightning_ding.worker.episode_infos import Statistic, info_statistics
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
 """Id, arguments and wrappers of an env."""
@@ -57,10 +59,15 @@ class EnvConfig:
     n_evaluator_episode: int = 20
     """Number of episodes of an evaluation."""
     stop_value: float | None = None
-    """Mean return of an evaluation, by the learner or a collector, at which the run ends; None for no limit."""
+    """Mean return of an evaluation, by the learner or a collector, at which the run ends; None for no limit. With
+    another ``main.monitor``, its value after an evaluation by the learner."""
+    info_keys: dict[str, Statistic] | tuple[str, ...] = ()
+    """Names of numbers in the info of the env that are logged, or a mapping from each to ``last``, ``mean``, ``sum`` or
+    ``max`` over the steps of an episode; ``last`` without a mapping."""
 
     def __post_init__(self) -> None:
         _require_least(self, "main.env", 1, "collector_env_num", "evaluator_env_num", "n_evaluator_episode")
+        info_statistics(self.info_keys)
 
     @property
     def collecting(self) -> MadeOf:
@@ -93,7 +100,12 @@ class MainConfig:
     norm_obs: bool = False
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
 
+    monitor: str | dict[str, Direction] = RETURN
+    """Metric after an evaluation by the learner that chooses its best checkpoint: the name of one to maximise, or a
+    mapping of it to ``max`` or ``min``."""
+
     def __post_init__(self) -> None:
+        Monitor.of(self.monitor)
         _require_least(self, "main", 0, "seed")
         _require_least(self, "main", 1, "max_env_step", "max_train_iter")
         require("type" in self.policy, "main.policy", "a mapping with a 'type'", sorted(self.policy))
@@ -213,6 +225,10 @@ class ParallelLearnerConfig:
     """Number of rounds to fetch ahead; 0 fetches each round when it is needed."""
     rounds_per_epoch: int | None = None
     """Rounds between two evaluations and checkpoints; None means the policy's ``eval_freq``, in updates."""
+    eval_every: int | None = None
+    """Env steps of all collectors between two evaluations and checkpoints; None counts rounds."""
+    checkpoint_every: int | None = None
+    """Env steps of all collectors between two checkpoints; None for one after each evaluation."""
     validate: bool = True
     """Whether the learner evaluates at the end of each epoch, as usual with Lightning; not possible with games."""
     num_threads: int | None = 1
@@ -221,6 +237,7 @@ class ParallelLearnerConfig:
     def __post_init__(self) -> None:
         _require_least(self, "learner", 0, "prefetch")
         _require_least(self, "learner", 1, "send_policy_freq", "rounds_per_epoch", "num_threads")
+        _require_least(self, "learner", 1, "eval_every", "checkpoint_every")
 
 
 @dataclass(frozen=True)

@@ -102,15 +102,31 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
     returns, lengths = numbers(metadata, "returns"), wholes(metadata, "lengths")
     if len(returns) != len(lengths):
         raise Refusal(400, f"returns and lengths must have the same length, got {len(returns)} and {len(lengths)}")
+    infos = read_infos(metadata, len(returns))
     wait_time = number(metadata, "wait_time") if "wait_time" in metadata else 0.0
     return {
         "env_step": whole(metadata, "env_step"),
         "returns": returns,
         "lengths": lengths,
+        **({"infos": infos} if any(infos) else {}),
         "dropped_episodes": wholes(metadata, "dropped_episodes", EPISODES),
         "wait_time": max(0.0, wait_time),
         "samples_elsewhere": whole({"samples_elsewhere": 0, **metadata}, "samples_elsewhere"),
     }
+
+
+MOST_INFOS = 1000  # numbers of the infos of one episode
+
+
+def read_infos(metadata: Mapping[str, Any], episodes: int) -> list[dict[str, float]]:
+    """Return the numbers of the infos of each of a number of episodes, by name; empty dicts if there are none."""
+    value = metadata.get("infos", [{}] * episodes)
+    good = isinstance(value, list) and len(value) == episodes
+    for one in _checked(good, "infos", f"a list of {episodes} objects, one for each return", value):
+        good = isinstance(one, Mapping) and len(one) <= MOST_INFOS
+        good = good and all(isinstance(name, str) and _is_number(item) for name, item in one.items())
+        _checked(good, "infos", f"objects of at most {MOST_INFOS} finite numbers", one)
+    return [{name: float(item) for name, item in one.items()} for one in value]
 
 
 TYPES = sorted(map(name_of, DTYPES))

@@ -6,6 +6,7 @@ Shapes: N envs.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -52,15 +53,22 @@ class Timestep(NamedTuple):
                 reward = np.where(info["_raw_reward"], given, reward) if "_raw_reward" in info else given
         return reward
 
-    def success(self) -> NDArray[np.float64]:
-        """Return ``info["is_success"]`` of the step, shape (N,); NaN where an env gives none.
+    def number(self, name: str) -> NDArray[np.float64]:
+        """Return a number that the info of the step has, shape (N,); NaN where an env gives none.
 
         Where an episode ended with same-step autoreset, it is that of the final info.
         """
-        found, final = _numbers(self.info, "is_success", len(self.reward)), self.info.get("final_info")
+        return self._joined(lambda info: _numbers(info, name, len(self.reward)))
+
+    def gives(self, name: str) -> BoolArray:
+        """Return whether the info of each env has a number of this name, which may be NaN, shape (N,)."""
+        return self._joined(lambda info: _has_number(info, name, len(self.reward)))
+
+    def _joined(self, read: Callable[[dict[str, Any]], NDArray[Any]]) -> NDArray[Any]:
+        """Return what ``read`` finds in the info, and where an episode ended with same-step autoreset in its own."""
+        found, final = read(self.info), self.info.get("final_info")
         if isinstance(final, dict):
-            rows = self.info.get("_final_info", self.terminated | self.truncated)
-            found = np.where(rows, _numbers(final, "is_success", len(found)), found)
+            found = np.where(self.info.get("_final_info", self.terminated | self.truncated), read(final), found)
         return found
 
     def fault(self, env_id: int) -> str:
@@ -285,6 +293,14 @@ def _numbers(info: dict[str, Any], name: str, num_envs: int) -> NDArray[np.float
         found = np.array([one if isinstance(one, (bool, int, float, np.generic)) else np.nan for one in found])
     found = found.astype(np.float64)
     return np.where(info[f"_{name}"], found, np.nan) if f"_{name}" in info else found
+
+
+def _has_number(info: dict[str, Any], name: str, num_envs: int) -> BoolArray:
+    """Return which envs have a number of this name, which may be NaN, shape (N,)."""
+    given = np.asarray(info.get(name))
+    if given.size != num_envs or given.dtype.kind not in "biuf":
+        return ~np.isnan(_numbers(info, name, num_envs))
+    return np.asarray(info.get(f"_{name}", np.ones(num_envs, dtype=bool)))
 
 
 def _copy(data: Any) -> Any:

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 MAX_FAULTS = 100  # consecutive faults of one env; an env that never recovers would otherwise block the run
 LOGGED_FAULTS = 10
 """Faults of a worker that are logged one by one; later ones each time that their number is a multiple of 100."""
+SUCCESS_RATE = "success_rate"
+"""Name of the metric of ``info["is_success"]``, which is logged for each env that gives it."""
 SAVED = {
     "env_step": "_envstep",
     "sample": "sample",
@@ -30,7 +32,7 @@ SAVED = {
     "returns": "_returns",
     "lengths": "_lengths",
     "dropped_ids": "_dropped_ids",
-    "successes": "_successes",
+    "infos": "_infos",
 }
 """Attributes of the statistics, and their names in checkpoints."""
 
@@ -73,6 +75,9 @@ class EpisodeStatistics:
         (2, ([1.0, 3.0], [4, 6]), ([], []))
     """
 
+    keeps_records = False
+    """Whether ``records`` is filled."""
+
     def __init__(self) -> None:
         self.clear()
 
@@ -94,9 +99,11 @@ class EpisodeStatistics:
         """Env steps of these episodes."""
         self.dropped_ids: list[int] = []
         """Identifiers of the dropped episodes since the last :meth:`pop_dropped_ids`."""
-        self.successes: tuple[float, int] = (0.0, 0)
-        """Sum of ``info["is_success"]`` at the ends of episodes, and number of episodes that had it, since the last
-        :meth:`pop_successes`."""
+        self.infos: dict[str, tuple[float, int]] = {}
+        """Sum of each number of the infos, and number of episodes that had it, since the last :meth:`pop_infos`."""
+        self.records: list[tuple[float, ...]] = []
+        """Env step of the end, return, length and numbers of the infos of the episodes since the last
+        :meth:`pop_records`; empty unless ``keeps_records`` is set."""
 
     def new_ids(self, amount: int) -> NDArray[np.int64]:
         """Return identifiers for a number of episodes that begin."""
@@ -108,23 +115,26 @@ class EpisodeStatistics:
         returns: Sequence[float],
         lengths: Sequence[int],
         is_recorded: bool = True,
-        successes: NDArray[np.float64] | None = None,
+        infos: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> None:
         """Count episodes that ended without a fault.
 
         Args:
             returns: Return of each episode.
             lengths: Env steps of each episode.
-            is_recorded: Whether :meth:`pop_episodes` and :meth:`pop_successes` report them.
-            successes: ``info["is_success"]`` at the end of each episode, NaN where there is none; None for none at all.
+            is_recorded: Whether :meth:`pop_episodes`, :meth:`pop_infos` and :meth:`pop_records` report them.
+            infos: Numbers of each episode by name, NaN where there is none; None for no names.
         """
         self.episode += len(returns)
         if is_recorded:
             self.returns += returns
             self.lengths += lengths
-            if successes is not None:
-                known = successes[~np.isnan(successes)]
-                self.successes = self.successes[0] + float(known.sum()), self.successes[1] + len(known)
+            for name, values in (infos or {}).items():
+                known, (total, count) = values[~np.isnan(values)], self.infos.get(name, (0.0, 0))
+                self.infos[name] = total + float(known.sum()), count + len(known)
+            if self.keeps_records:
+                columns = [values.tolist() for values in (infos or {}).values()]
+                self.records += zip([self.env_step] * len(returns), returns, lengths, *columns, strict=True)
 
     def drop(self, ids: Sequence[int]) -> None:
         """Count episodes that a fault ended, by their identifiers."""
@@ -136,9 +146,14 @@ class EpisodeStatistics:
         episodes, self.returns, self.lengths = (self.returns, self.lengths), [], []
         return episodes
 
-    def pop_successes(self) -> tuple[float, int]:
-        """Return the sum of ``info["is_success"]`` since the last call, and the number of episodes that had it."""
-        found, self.successes = self.successes, (0.0, 0)
+    def pop_infos(self) -> dict[str, tuple[float, int]]:
+        """Return the sum of each number of the infos since the last call, and the number of episodes that had it."""
+        found, self.infos = self.infos, {}
+        return found
+
+    def pop_records(self) -> list[tuple[float, ...]]:
+        """Return the ``records`` of the episodes that ended since the last call."""
+        found, self.records = self.records, []
         return found
 
     def pop_dropped_ids(self) -> list[int]:
@@ -153,7 +168,7 @@ class EpisodeStatistics:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned."""
         for name, saved in SAVED.items():
-            setattr(self, name, state.get(saved, (0.0, 0)) if name == "successes" else state[saved])
+            setattr(self, name, state.get(saved, {}) if name == "infos" else state[saved])  # older ones lack them
 
 
 class FaultCounter:
@@ -294,15 +309,28 @@ class CollectReport:
         }
 
 
-def success_rate(successes: NDArray[np.float64]) -> dict[str, float]:
-    """Return the mean of successes that are not NaN as ``success_rate``; nothing if there are none.
+def known_mean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none.
 
     Example:
-        >>> success_rate(np.array([1.0, 0.0, np.nan])), success_rate(np.array([np.nan]))
-        ({'success_rate': 0.5}, {})
+        >>> known_mean(np.array([1.0, 0.0, np.nan])), known_mean(np.array([np.nan]))
+        (0.5, nan)
     """
-    known = successes[~np.isnan(successes)]
-    return {"success_rate": float(known.mean())} if len(known) else {}
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def mean_infos(infos: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+    """Return the mean of each number of the infos over the episodes that have it; NaN if none has.
+
+    An env without ``info["is_success"]`` has no ``success_rate``.
+
+    Example:
+        >>> mean_infos({"success_rate": np.array([np.nan]), "laps": np.array([2.0, 3.0])})
+        {'laps': 2.5}
+    """
+    means = {name: known_mean(values) for name, values in infos.items()}
+    return {name: mean for name, mean in means.items() if name != SUCCESS_RATE or not np.isnan(mean)}
 
 
 def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return") -> dict[str, float]:

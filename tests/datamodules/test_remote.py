@@ -310,3 +310,17 @@ def test_steps_made_are_those_that_were_reported(make_trainer: MakeTrainer, smal
     module = RemoteReplayDataModule(Source(3), "CartPole-v1", validate=False, prefetch=0)
     make_trainer(callbacks=[Steps()], limit_val_batches=0).fit(policy_of(small), module)
     assert Steps.seen[:3] == [100, 110, 120]
+
+
+def test_infos_of_other_processes_are_logged_as_means() -> None:
+    answers = [
+        RemoteData(progress={"env_step": 9}, returns=[1.0, 2.0], lengths=[4, 5], infos=[{"laps": 3.0}, {}]),
+        RemoteData(stop=True, progress={"env_step": 12}, returns=[0.0], lengths=[3], infos=[{"laps": 4.0, "x": 1.0}]),
+    ]
+    feed = RemoteFeed(iter(answers).__next__, 0, 30.0, ["laps"], keeps_records=True)
+    assert feed.next() is answers[1]
+    assert feed.pop_infos() == {"success_rate": (0.0, 0), "laps": (7.0, 2)}
+    assert feed.pop_infos() == {"success_rate": (0.0, 0), "laps": (0.0, 0)}
+    nan: Any = pytest.approx(float("nan"), nan_ok=True)
+    assert feed.pop_records() == [(9, 1.0, 4, nan, 3.0), (9, 2.0, 5, nan, nan), (12, 0.0, 3, nan, 4.0)]
+    feed.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,24 @@ def test_evaluation_on_two_ranks_gives_what_one_rank_gets_from_the_same_checkpoi
     for report in first_run:
         for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean"):
             assert report["metrics"][f"eval/{name}"] == alone[f"eval/{name}"], name
+
+
+def test_numbers_of_the_infos_are_means_over_the_episodes_of_all_ranks(first_run: Reports) -> None:
+    for report in first_run:
+        for stage in ("collect", "eval"):
+            assert report["metrics"][f"{stage}/count"] == report["metrics"][f"{stage}/length_mean"]
+
+
+def test_record_has_the_episodes_of_all_ranks_once(first_run: Reports, second_run: Reports) -> None:
+    for reports in (first_run, second_run):
+        assert reports[1]["episodes"] == ""  # rank zero writes
+        with Path(reports[0]["episodes"]).open() as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == reports[0]["progress"]["episode"]
+        assert all(float(row["return"]) == float(row["length"]) == float(row["count"]) for row in rows)
+        steps = [int(row["env_step"]) for row in rows]
+        assert max(steps) <= reports[0]["progress"]["env_step"]
+        assert all(step % 4 == 0 for step in steps)  # two ranks of two envs
 
 
 def test_every_rank_saves_its_data_next_to_the_checkpoint_file(first_run: Reports) -> None:

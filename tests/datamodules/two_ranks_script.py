@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import torch
 from lightning import Trainer
 
+from lightning_ding.callbacks import EpisodeRecord
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 
@@ -27,12 +29,29 @@ CONFIG: dict[str, Any] = {
 }
 
 
+class Counted(gym.Wrapper[Any, Any, Any, Any]):
+    """Gives the number of the step in the info, which at the end is the length of the episode."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        self.count = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        """Count a step."""
+        self.count += 1
+        *answer, info = super().step(action)
+        return *answer, {**info, "count": self.count}
+
+
 def train(folder: Path, max_env_step: int, checkpoint: str | None) -> None:
     """Fit with the settings of Lightning, and write what this rank ended with."""
     torch.set_num_threads(1)
     policy = DQNPolicy(CONFIG)  # with different weights on each rank
-    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=SEED, max_env_step=max_env_step)
-    trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder)
+    arguments: dict[str, Any] = {"wrappers": [Counted], "info_keys": ["count"], "max_env_step": max_env_step}
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=SEED, **arguments)
+    record = EpisodeRecord()
+    trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, callbacks=[record])
     trainer.fit(policy, datamodule, ckpt_path=checkpoint)
     assert datamodule.collector is not None
     assert datamodule.buffer is not None
@@ -43,6 +62,7 @@ def train(folder: Path, max_env_step: int, checkpoint: str | None) -> None:
         "progress": policy.progress.state_dict(),
         "global_step": trainer.global_step,
         "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+        "episodes": str(record.file or ""),
         "last_model_path": [path for c in trainer.checkpoint_callbacks if (path := getattr(c, "last_model_path", ""))],
     }
     torch.save(report, folder / f"rank_{trainer.global_rank}.pt")

@@ -20,6 +20,7 @@ PAGES = {
     "exploration.md",
     "games.md",
     "not_learning.md",
+    "metrics_of_envs.md",
     "offline.md",
     "own_algorithm.md",
     "own_callback.md",

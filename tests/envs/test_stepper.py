@@ -377,7 +377,7 @@ def test_success_is_that_of_the_last_step_of_an_episode(each_mode: AutoresetMode
     for _ in range(12):
         step = stepper.step(np.zeros(2, np.int64))
         if (step.terminated | step.truncated)[0]:
-            found.append(step.success().tolist())
+            found.append(step.number("is_success").tolist())
 
     assert [one[0] for one in found[:4]] == [0.0, 1.0, 0.0, 1.0]
     assert all(np.isnan(one[1]) for one in found)
@@ -389,4 +389,4 @@ def test_success_is_that_of_the_last_step_of_an_episode(each_mode: AutoresetMode
 def test_success_that_is_no_number_is_left_out(value: Any, expected: Any) -> None:
     nothing = np.zeros(2, bool)
     step = Timestep(None, np.zeros(2), nothing, nothing, {"is_success": np.array(value)}, ~nothing, nothing)
-    np.testing.assert_array_equal(step.success(), [np.nan] * 2 if expected is None else expected)
+    np.testing.assert_array_equal(step.number("is_success"), [np.nan] * 2 if expected is None else expected)

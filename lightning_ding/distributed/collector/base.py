@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ class Collected(NamedTuple):
     """Lengths of these episodes in env steps."""
     dropped: list[int]
     """``episode_id`` of the episodes that were dropped after a fault of the env."""
+    infos: list[dict[str, float]]
+    """Numbers of the infos of the episodes that ended, by name."""
 
 
 class BaseParallelCollector(StepMethods):
@@ -119,8 +122,10 @@ class BaseParallelCollector(StepMethods):
         """Return the transitions of one message."""
         collector, amount = self._collector, (self.config.n_sample, self.policy_version)
         found = collector.collect(*amount, drop_extra=False, random_collect=random, policy_kwargs=setting)
-        returns, lengths = collector.pop_episodes()
-        return Collected(self._transitions(found), returns, lengths, collector.pop_dropped_episodes())
+        (returns, lengths), names = collector.pop_episodes(), collector.pop_infos()
+        rows = [dict(zip(names, infos, strict=True)) for _, _, _, *infos in collector.pop_records()]
+        infos = [{name: value for name, value in row.items() if math.isfinite(value)} for row in rows]
+        return Collected(self._transitions(found), returns, lengths, collector.pop_dropped_episodes(), infos)
 
     def _transitions(self, found: Any) -> Any:
         """Return the transitions in a result of the serial collector."""
@@ -211,7 +216,7 @@ class BaseParallelCollector(StepMethods):
     # ------------------------------------------------------------------ collecting
 
     def _collect(self) -> None:
-        answer = self._send(Collected(None, [], [], []), 0.0)  # the answer contains the first settings
+        answer = self._send(Collected(None, [], [], [], []), 0.0)  # the answer contains the first settings
         messages = 0
         while not (self._is_closed or answer["close"] or self._is_enough()):
             for weights in self._weights:
@@ -262,6 +267,8 @@ class BaseParallelCollector(StepMethods):
             "lengths": collected.lengths,
             "dropped_episodes": collected.dropped,
         }
+        if any(collected.infos):
+            metadata["infos"] = collected.infos
         data = None if collected.data is None else nested.to_tensor(collected.data)
         answer = self._functions().send(data, metadata)
         self._statistics.step = step

@@ -12,6 +12,7 @@ from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
+from lightning_ding.worker.episode_infos import info_statistics
 
 
 @PARALLEL_COLLECTOR_REGISTRY.register("zergling")
@@ -33,8 +34,11 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if config.eval_flag:
             seed = int(seeds[2].generate_state(1)[0])
             self._evaluator = InteractionSerialEvaluator(self._limit, env=env, policy=mode, seed=seed)
-        else:
-            self._collector = SampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=mode)
+            return
+        self._collector = SampleSerialCollector({"env_fault": config.env_fault}, policy=mode)
+        self._collector.info_keys = info_statistics(config.env.info_keys)
+        self._collector.keep_records()
+        self._collector.reset_env(env)
 
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env

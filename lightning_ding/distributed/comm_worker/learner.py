@@ -292,6 +292,7 @@ class BaseCommLearner(BaseCommRole):
             progress=answer["progress"],
             returns=episodes.get("returns", ()),
             lengths=episodes.get("lengths", ()),
+            infos=episodes.get("infos", ()),
             dropped=int(episodes.get("dropped", 0)),
             stats=answer.get("stats", {}),
         )

@@ -50,6 +50,8 @@ class RemoteLearner(BaseLearner):
         main, learner = task.main, task.learner
         check_policy(task.policy)
         require(not (is_game and learner.validate), "learner.validate", "false for a game", learner.validate)
+        keys = main.env.info_keys
+        require(not (is_game and keys), "main.env.info_keys", "empty for a game", keys)
         self.task = task
         self.folder = Path(main.exp_name) / FOLDER
         self.checkpoint = last_checkpoint(self.folder)
@@ -127,6 +129,10 @@ class RemoteLearner(BaseLearner):
             max_train_iter=main.max_train_iter,
             stop_value=env.stop_value if validates else None,
             rounds_per_epoch=learner.rounds_per_epoch,
+            info_keys=env.info_keys,
+            monitor=main.monitor,
+            eval_every=learner.eval_every,
+            checkpoint_every=learner.checkpoint_every,
             env_kwargs=kwargs,
             mode=env.mode,
             prefetch=learner.prefetch,

@@ -13,6 +13,7 @@ from typing_extensions import override
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.distributed.commander.base import BaseParallelCommander, TaskInfo
 from lightning_ding.distributed.config import LeagueConfig, ParallelConfig
+from lightning_ding.protocols import Monitor
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ class SoloParallelCommander(BaseParallelCommander):
     The learning task comes first and fixes the ids of policy and buffer for the whole run. If a learner fails or ends
     early, the next one continues from the last checkpoint.
 
-    The run is over when the learner is done, or when the mean return of an evaluation reaches ``main.env.stop_value``.
+    The run is over when the learner is done, or when the mean return of an evaluation reaches ``main.env.stop_value``
+    (with another ``main.monitor``, which collectors do not report, only the learner ends the run by it).
     Evaluations are ``eval_interval`` seconds apart and start as soon as there are weights after an update.
     """
 
@@ -143,8 +145,10 @@ class SoloParallelCommander(BaseParallelCommander):
 
     def _is_over(self, info: Mapping[str, Any]) -> bool:
         """Return whether an evaluation ends the run."""
-        stop_value = self.config.main.env.stop_value
-        return stop_value is not None and info["train_iter"] > 0 and info["reward_mean"] >= stop_value
+        main, stop_value = self.config.main, self.config.main.env.stop_value
+        is_return = Monitor.of(main.monitor) == Monitor()  # collectors report no other metric
+        reached = stop_value is not None and is_return and info["reward_mean"] >= stop_value
+        return bool(reached and info["train_iter"] > 0)
 
     def _evaluate_soon(self, pause: float = 0.0) -> None:
         """Repeat an unfinished evaluation, at most ``pause`` seconds from now."""

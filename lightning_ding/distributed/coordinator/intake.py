@@ -60,7 +60,7 @@ class Intake:
         self.counts = Counts()
         self.is_starved = False
         """Whether the buffer could not give a minibatch although it holds enough transitions, and got none since."""
-        self._episodes: deque[tuple[float, int]] = deque(maxlen=KEPT_EPISODES)
+        self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=KEPT_EPISODES)
         self._dropped = 0  # episodes
 
     def read(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any]:
@@ -117,7 +117,8 @@ class Intake:
         counts.sample += about.get("samples_elsewhere", 0)
         counts.episode += len(about["returns"])
         counts.collector_wait += about["wait_time"]
-        self._episodes.extend(zip(about["returns"], about["lengths"], strict=True))
+        infos = about.get("infos", [{}] * len(about["returns"]))
+        self._episodes.extend(zip(about["returns"], about["lengths"], infos, strict=True))
         counts.accepted = max(counts.accepted, entry.number)  # entries are written in parallel
         counts.next_seq[entry.run_id] = entry.seq + 1
 
@@ -138,11 +139,16 @@ class Intake:
         return self.is_starved or is_old or self.buffer.count() < batch_size
 
     def pop_episodes(self) -> dict[str, Any]:
-        """Return the returns and lengths of episodes that ended since the last call, and the number of dropped ones."""
+        """Return the returns and lengths of episodes that ended since the last call, and the number of dropped ones.
+
+        If an env gave numbers in its infos, ``infos`` has those of each episode by name.
+        """
         episodes, dropped = list(self._episodes), self._dropped
         self._episodes.clear()
         self._dropped = 0
-        return {"returns": [one[0] for one in episodes], "lengths": [one[1] for one in episodes], "dropped": dropped}
+        returns, lengths, infos = ([one[part] for one in episodes] for part in range(3))
+        found = {"returns": returns, "lengths": lengths, "dropped": dropped}
+        return found | ({"infos": infos} if any(infos) else {})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts and the columns of the buffer as builtins."""

@@ -71,24 +71,21 @@ class MeanMetrics:
         return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> None:
-    """Log the evaluator's statistics of the return, the mean length, and the rate of success, over all ranks.
+def log_episodes(module: Any, stage: str, episodes: Mapping[str, Any]) -> None:
+    """Log the evaluator's statistics of the return, the mean length, and means of the infos, over all ranks.
 
     Args:
         module: The policy.
         stage: Prefix of the names.
-        episodes: ``episode_return``, ``episode_length`` and ``episode_success`` of all E episodes, shape (E,), zero
-            where another rank ran them. A success is NaN where the env gave none; no rate is logged if all are, or
-            without ``episode_success``.
+        episodes: ``episode_return`` and ``episode_length`` of all E episodes, shape (E,), zero where another rank ran
+            them; and ``infos``, numbers of the infos by name, of the same form, NaN where the env gave none.
     """
-    returns, lengths = episodes["episode_return"], episodes["episode_length"]
-    success = episodes.get("episode_success", torch.full_like(returns, torch.nan))
-    table = torch.stack([returns, lengths, success]).double()
-    returns, lengths, successes = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum"))
-    values = module.config.eval.evaluator.summary(returns.cpu().numpy()) | {"length_mean": float(lengths.mean())}
-    known = successes[~successes.isnan()]
-    if len(known):
-        values["success_rate"] = float(known.mean())
-    named = {f"{stage}/{name}": returns.new_tensor(value, dtype=torch.float32) for name, value in values.items()}
+    infos: Mapping[str, Tensor] = episodes.get("infos", {})
+    table = torch.stack([episodes["episode_return"], episodes["episode_length"], *infos.values()]).double()
+    returns, lengths, *numbers = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum")).cpu()
+    by_name = {name: row.numpy() for name, row in zip(infos, numbers, strict=True)}
+    values = module.config.eval.evaluator.summary(returns.numpy(), by_name)
+    values["length_mean"] = float(lengths.mean())
+    named = {f"{stage}/{name}": table.new_tensor(value, dtype=torch.float32) for name, value in values.items()}
     step = torch.tensor(float(module.progress.position))  # a metric of this name is Lightning's x axis
     module.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)

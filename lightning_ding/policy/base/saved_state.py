@@ -30,7 +30,7 @@ ARGUMENTS = "datamodule_hyper_parameters"
 RUN_ARGUMENTS = (
     *("env_id", "wrappers", "env_kwargs", "import_names", "eval_env_id", "eval_env_kwargs", "eval_wrappers"),
     *("dataset", "demonstrations", "demonstration_share", "imitation_reward", "mode", "train_wrappers"),
-    *("max_env_step", "max_train_iter", "num_envs", "seed", "norm_obs", "norm_reward"),
+    *("max_env_step", "max_train_iter", "num_envs", "seed", "norm_obs", "norm_reward", "info_keys"),
 )
 """Arguments of a datamodule that say how a policy was trained."""
 SEED = "seed_everything"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -24,7 +25,8 @@ from lightning_ding.worker.arguments import (
 )
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.by_env import ByEnv
-from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
+from lightning_ding.worker.episode_infos import InfoCheck, Statistic
+from lightning_ding.worker.episodes import SUCCESS_RATE, CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
 
@@ -55,6 +57,11 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     """Whether ``collect`` counts episodes, so that a step is returned only if its episode ends without a fault."""
     has_players: ClassVar[bool] = False
     """Whether several policies act in each env."""
+    info_keys: Mapping[str, Statistic] = MappingProxyType({})
+    """Numbers in the info that :meth:`pop_infos` returns, with their statistics; a change counts from the next
+    ``reset_env``. Collectors of several players return none."""
+    info_check: InfoCheck
+    """The check that the env gives these numbers."""
 
     def __init__(
         self,
@@ -67,6 +74,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     ) -> None:
         self.config: CollectorConfig = self.resolve_config(cfg)
         self._statistics = EpisodeStatistics()
+        self.info_check = InfoCheck()
         log, freq = WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq
         self._report = CollectReport(log, freq, self._statistics)
         self._policy: PolicyT | None = None
@@ -165,9 +173,21 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
         return self._statistics.pop_episodes()
 
-    def pop_successes(self) -> tuple[float, int]:
-        """Return the sum of ``info["is_success"]`` at the ends of episodes, and their number, since the last call."""
-        return self._statistics.pop_successes()
+    def pop_infos(self) -> dict[str, tuple[float, int]]:
+        """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
+        names = (SUCCESS_RATE, *self.info_keys)
+        return dict.fromkeys(names, (0.0, 0)) | self._statistics.pop_infos()
+
+    def keep_records(self) -> None:
+        """Keep a record of each episode that ends from now on, for :meth:`pop_records`."""
+        self._statistics.keeps_records = True
+
+    def pop_records(self) -> list[tuple[float, ...]]:
+        """Return ``envstep`` at its end, return, length and numbers of the infos of each episode since the last call.
+
+        The numbers are in the order of :meth:`pop_infos`.
+        """
+        return self._statistics.pop_records()
 
     def pop_dropped_episodes(self) -> list[int]:
         """Return the ``episode_id`` of the episodes that were dropped after an env fault since the last call."""

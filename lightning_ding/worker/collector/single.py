@@ -23,6 +23,7 @@ from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.by_env import AnyCollectMode, ByEnv, adapted
 from lightning_ding.worker.collector.base import ISerialCollector, checked_env
+from lightning_ding.worker.episode_infos import EpisodeInfos
 from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import collect_mode_of
 
@@ -80,6 +81,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         self._variation = VariationCheck(stepper.env.single_observation_space, name)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, dtype=np.int64)
+        self._infos = EpisodeInfos(self.info_keys, num_envs, self.info_check)
         self._episode_id = self._statistics.new_ids(num_envs)
         if self._policy is not None:
             self._policy.reset()
@@ -102,6 +104,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             "_length": self._length,
             "_faults": self._faults.count,
             "_episode_id": self._episode_id,
+            "infos": self._infos.state_dict(),
             "stepper": stepper.state_dict(),
         }
         counted = self._statistics.state_dict()
@@ -118,6 +121,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             stepper.load_state_dict(under_way["stepper"])
             self._return, self._length = under_way["_return"], under_way["_length"]
             self._faults.count, self._episode_id = under_way["_faults"], under_way["_episode_id"]
+            if "infos" in under_way:  # older checkpoints have none
+                self._infos.load_state_dict(under_way["infos"])
 
     # ------------------------------------------------------------------ acting
 
@@ -163,11 +168,13 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         valid = None if timestep.valid is call.stepper.all_valid else timestep.valid
         self._keep(columns, valid)
         self._count(timestep, valid)
+        if self.info_keys:
+            self._infos.add(timestep)
         if valid is not None:
             policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
         ended = timestep.terminated | timestep.truncated
         if np.count_nonzero(ended):  # faster than any()
-            self._end_episodes(call, ended.nonzero()[0], timestep)
+            self._end_episodes(call, ended, timestep)
 
     def _columns(self, transition: dict[str, Any], keeps_double: bool) -> dict[str, Any]:
         """Return transitions as arrays, floats in single precision, except for observations that are kept in double."""
@@ -188,13 +195,14 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
             self._length += valid
 
-    def _end_episodes(self, call: Call, rows: NDArray[np.intp], timestep: Timestep) -> None:
+    def _end_episodes(self, call: Call, ended: NDArray[np.bool_], timestep: Timestep) -> None:
+        rows, found = ended.nonzero()[0], self._infos.take(timestep, ended)
         whole, broken, abnormal = rows, rows[:0], timestep.abnormal
         if np.count_nonzero(abnormal):
             whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
         self._keep_episodes(whole, self._length[whole])
-        successes = timestep.success()[whole]
-        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, successes)
+        infos = {name: values[whole] for name, values in found.items()}
+        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, infos)
         self._faults.count[whole] = 0
         if len(broken):
             self._statistics.drop(self._episode_id[broken].tolist())

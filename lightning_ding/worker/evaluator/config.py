@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import moved, require
-from lightning_ding.worker.episodes import summary
+from lightning_ding.worker.episodes import mean_infos, summary
 
 METRIC_KEYS = frozenset({"eval_freq", "stop_value"})
 """Keys that have an effect in a metric evaluator."""
@@ -87,11 +87,13 @@ class EvaluatorConfig:
         )
         return cast("float | None", self.stop_value)
 
-    def summary(self, returns: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-        """Return the metrics of an evaluation from its returns, shape (E,), by name.
+    def summary(
+        self, returns: Sequence[float] | NDArray[np.float64], infos: Mapping[str, NDArray[np.float64]] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of an evaluation by name, from its returns and the numbers of its infos, shape (E,) each.
 
         Example:
             >>> EvaluatorConfig().summary([1.0, 3.0])
             {'return_mean': 2.0, 'return_std': 1.0, 'return_min': 1.0, 'return_max': 3.0}
         """
-        return summary(returns)
+        return summary(returns) | mean_infos(infos or {})

@@ -6,6 +6,7 @@ Shapes: N envs, E episodes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
-from lightning_ding.worker.episodes import success_rate
+from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statistic
+from lightning_ding.worker.episodes import SUCCESS_RATE
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
@@ -45,13 +47,18 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     """
 
     config_keys: ClassVar[frozenset[str]] = INTERACTION_KEYS
-    successes: Sequence[float] = ()
-    """``info["is_success"]`` at the end of each episode of the last run; NaN where the env gave none."""
+    info_keys: Mapping[str, Statistic] = MappingProxyType({})
+    """Numbers in the info of the env to return, with their statistics."""
+    info_check: InfoCheck
+    """The check that the env gives these numbers."""
+    infos: Mapping[str, Sequence[float]] = MappingProxyType({})
+    """Numbers of the infos of each episode of the last run, by name; NaN where the env gave none."""
     _video: NDArray[np.uint8] | None = None
 
     @override
     def _clear(self) -> None:
         super()._clear()
+        self.info_check = InfoCheck()
         self._rendering = Rendering(self.config, self._log)
 
     @override
@@ -99,7 +106,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             Whether the mean return reached ``stop_value`` after at least one update, and plain Python numbers:
             ``eval_episode_return`` and ``eval_episode_length`` of each episode, ``return_mean``, ``return_std``,
             ``return_min``, ``return_max``, ``train_iter`` and ``envstep``; ``success_rate``, the mean of
-            ``info["is_success"]`` at the ends of episodes, if the env gives it.
+            ``info["is_success"]`` at the ends of episodes, if the env gives it; and the means of ``info_keys``.
 
         Raises:
             ValueError: If a video is due and the envs give no frames, or no logger takes videos.
@@ -115,7 +122,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
         def run(share: Sequence[int]) -> tuple[Any, Sequence[int]]:
             returns, lengths = self.run(share, renders_here, policy_kwargs)
-            return np.array([returns, self.successes_of(share)]), lengths
+            return np.array([returns, *self.infos_of(share).values()]), lengths
 
         table, lengths, seconds = self._run_sharded(run, n_episode)
         returns = table[0].tolist()
@@ -123,7 +130,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             self.write_video(envstep, train_iter)
         self.write_figure(returns, envstep, train_iter)
         episodes = {"eval_episode_return": returns, "eval_episode_length": lengths}
-        values = self.config.summary(returns) | success_rate(table[1])
+        values = self.config.summary(returns, dict(zip(self.info_names, table[1:], strict=True)))
         return self._conclude(episodes, values, seconds, save_ckpt_fn, train_iter, envstep)
 
     @override
@@ -157,15 +164,21 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         plan = EpisodePlan(self.config, episodes, stepper.env.num_envs, self.seed, self._number(number))
         monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes))
         self._run(stepper, policy, plan, monitor if video else None, policy_kwargs or {})
-        self.successes = plan.successes.tolist()
+        self.infos = {name: values.tolist() for name, values in plan.infos.items()}
         if not plan.is_finished:
             return [float("nan")] * len(episodes), [0] * len(episodes)
         self._video = monitor.get_video(MAX_FRAMES)
         return plan.returns.tolist(), plan.lengths.tolist()
 
-    def successes_of(self, episodes: Sequence[int]) -> Sequence[float]:
-        """Return the successes of the last run, which had these episodes; NaN if a subclass does not record them."""
-        return self.successes or [float("nan")] * len(episodes)
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        """Names of the numbers that :meth:`infos_of` returns."""
+        return (SUCCESS_RATE, *self.info_keys)
+
+    def infos_of(self, episodes: Sequence[int]) -> dict[str, Sequence[float]]:
+        """Return the infos of the last run, which had these episodes; NaN if a subclass does not record them."""
+        none = [float("nan")] * len(episodes)
+        return {name: self.infos.get(name, none) for name in self.info_names}
 
     def pop_video(self) -> NDArray[np.uint8] | None:
         """Remove and return the videos of the last run's worst, median and best episodes.
@@ -213,6 +226,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         """Run the episodes of a plan."""
         policy.reset()
         acts_on_reward = _acts_on_reward(policy)
+        infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1
@@ -223,6 +237,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             if acts_on_reward:
                 policy_kwargs = {**policy_kwargs, "reward": timestep.reward}
             plan.add(timestep.reward, timestep.valid)
+            if self.info_keys:
+                infos.add(timestep)
             if monitor:
                 monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
             if self.config.max_episode_steps is not None:
@@ -231,7 +247,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ended = timestep.terminated | timestep.truncated
             starts = np.flatnonzero(ended | ~timestep.valid)  # where not valid, it acted on a last observation again
             if len(starts):
-                plan.record(ended, timestep.abnormal, timestep.fault, monitor, timestep.success())
+                plan.record(ended, timestep.abnormal, timestep.fault, monitor, infos.take(timestep, ended))
                 policy.reset(starts.tolist())
 
     def _cut_long_episodes(self, stepper: EnvStepper, timestep: Timestep, plan: EpisodePlan) -> Timestep:

@@ -192,8 +192,8 @@ class EpisodePlan:
         """Returns of the episodes that ended, shape (E,) or (E, P)."""
         self.lengths = np.zeros(len(episodes), dtype=np.int64)
         """Env steps of the episodes that ended, shape (E,)."""
-        self.successes = np.full(len(episodes), np.nan)
-        """``info["is_success"]`` at their ends, shape (E,); NaN where the env gave none."""
+        self.infos: dict[str, NDArray[np.float64]] = {}
+        """Numbers of their infos by name, shape (E,); NaN where the env gave none."""
         self._return = np.zeros((num_envs, *players))
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._waiting = [deque(range(env_id, len(episodes), num_envs)) for env_id in range(num_envs)]
@@ -240,7 +240,7 @@ class EpisodePlan:
         abnormal: NDArray[np.bool_],
         fault_of: Callable[[int], str | None],
         monitor: VectorEvalMonitor | None = None,
-        successes: NDArray[np.float64] | None = None,
+        infos: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> None:
         """Record the episodes that ended in a step, plan again those that a fault cut short, and start the next ones.
 
@@ -249,7 +249,7 @@ class EpisodePlan:
             abnormal: Whether each env reported a fault, shape (N,).
             fault_of: Function that returns the description of an env's fault.
             monitor: Records of the videos; None if there are none.
-            successes: ``info["is_success"]`` of the step, shape (N,); None if it is not recorded.
+            infos: Numbers of the infos of the episodes that ended, by name, shape (N,); None for no names.
 
         Raises:
             RuntimeError: After more than E faults.
@@ -265,8 +265,8 @@ class EpisodePlan:
                     monitor.drop_video(env_id)
             else:
                 self.returns[position], self.lengths[position] = self._return[env_id], self._steps[env_id]
-                if successes is not None:
-                    self.successes[position] = successes[env_id]
+                for name, values in (infos or {}).items():
+                    self.infos.setdefault(name, np.full(len(self.seeds), np.nan))[position] = values[env_id]
                 if monitor:
                     monitor.update_reward(env_id, self._return[env_id])
             waiting = self._waiting[env_id]

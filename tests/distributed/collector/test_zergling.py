@@ -80,6 +80,19 @@ def test_episodes_continue_from_one_message_to_the_next() -> None:
     assert rows["episode_id"][of_first].tolist() == [0] * 4 + [2] * 4 + [4] * 4
 
 
+def test_messages_hold_the_infos_of_their_episodes() -> None:
+    around = Around(random=True)
+    env = {"env_id": "tests.toys.info_env.InfoEnv", "env_kwargs": {"lengths": [3, 2]}, "collector_env_num": 1}
+    make(around, n_sample=8, env={**env, "info_keys": {"wave": "sum", "laps": "last"}}).start()
+    episodes = [one for said in around.said for one in said.get("infos", [])]
+    assert episodes[:3] == [
+        {"success_rate": 0.0, "wave": 6.0, "laps": 0.0},
+        {"success_rate": 1.0, "wave": 4.0},  # laps only in every second episode
+        {"success_rate": 0.0, "wave": 6.0, "laps": 2.0},
+    ]
+    assert all(len(said["infos"]) == len(said["returns"]) for said in around.said if said["returns"])
+
+
 def test_counts_of_messages_add_up_to_the_collected_amount() -> None:
     around = Around()
     collector = make(around)

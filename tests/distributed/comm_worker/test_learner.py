@@ -84,7 +84,11 @@ def test_published_weights_are_those_of_the_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("learner", "versions", "evaluations"),
-    [({"send_policy_freq": 3, "validate": False}, [0, 6, 8], 0), ({"rounds_per_epoch": 2}, [0, 2, 4, 6, 8], 1)],
+    [
+        ({"send_policy_freq": 3, "validate": False}, [0, 6, 8], 0),
+        ({"rounds_per_epoch": 2}, [0, 2, 4, 6, 8], 1),
+        ({"eval_every": 20, "checkpoint_every": 10}, [0, 2, 4, 6, 8], 1),
+    ],
 )
 def test_options_of_the_learner_do_what_they_say(
     tmp_path: Path, learner: dict[str, Any], versions: list[int], evaluations: int

@@ -182,6 +182,14 @@ def test_a_round_holds_what_was_asked_for(tmp_path: Path) -> None:
     assert answer["stats"]["buffer_count"] == 8
 
 
+def test_infos_of_episodes_reach_the_learner(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner, collector = both(run)
+    collector.send(transitions(8), returns=[3.0, 4.0], lengths=[4, 4], infos=[{"laps": 2.0}, {}], env_step=8)
+    found = learner.get(4, 3)["episodes"]
+    assert found == {"returns": [3.0, 4.0], "lengths": [4, 4], "infos": [{"laps": 2.0}, {}], "dropped": 0}
+
+
 @pytest.mark.parametrize("options", [{"replace": True}, {"n_step": 0}, {"discount_factor": "1"}])
 def test_other_options_of_a_round_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     learner, _ = both(Run(config(tmp_path / "run")))

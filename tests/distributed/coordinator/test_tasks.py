@@ -554,3 +554,15 @@ def test_collectors_without_a_task_are_named_once_after_a_while(
     run.coordinator.handle("set_collectors", {"n": 4})
     run.elapse(20)
     assert len(lines()) == 2
+
+
+def test_stop_value_of_another_monitor_is_not_compared_with_the_returns_of_collectors(tmp_path: Path) -> None:
+    main = {"env": {"stop_value": 0.9}, "monitor": "eval/success_rate"}
+    run = Run(config(tmp_path / "run", main=main, commander={"eval_interval": 1e-9}))
+    learner, collector = both(run)
+    collector.send(transitions(), returns=[1.0], lengths=[4])
+    learner.publish(5)
+    evaluator = Worker(run, "collector")
+    evaluator.take()
+    evaluator.call("collector_close_task", info=evaluation(11.0))
+    assert not run.coordinator.system_shutdown_flag
