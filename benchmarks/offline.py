@@ -85,7 +85,7 @@ FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
-    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"),
+    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql"), "pendulum"),
     "discrete_cql": "cartpole",
     "dt": "cartpole_training",
     "bc_cartpole": "cartpole_best",

@@ -81,8 +81,13 @@ ALGORITHMS = {
     "iql": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "awac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
+    "calql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "redq": Algorithm(
+        "Pendulum-v1",
+        deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
+    ),
+    "rlpd": Algorithm(
         "Pendulum-v1",
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
