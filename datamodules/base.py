@@ -368,7 +368,7 @@ class CollectingDataModule(ResumableDataModule):
         self._reset()
 
     def _start_normalising(self, saved: Mapping[str, bool] | None = None) -> None:
-        """Turn on the normalisation that the arguments request; where they are None, that of the policy or ``saved``."""
+        """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
         found = {**(saved or self._policy.normaliser.kinds)}
         found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
         self.norm_obs, self.norm_reward = found["norm_obs"], found["norm_reward"]

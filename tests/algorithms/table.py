@@ -142,7 +142,9 @@ def needs_demonstrations(name: str) -> bool:
 
 
 def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a minibatch with the first of its n steps, all different, if the policy's loss needs them."""
+    """Return a minibatch with the first of its n steps, all different, or returns, if the policy's loss needs them."""
+    if hasattr(policy, "dataset_columns"):
+        return {**batch, "data_return": batch["reward"]}
     if "next_obs_1" not in getattr(policy, "target_inputs", ()):
         return batch
     first = {"reward_1": -batch["reward"], "next_obs_1": batch["obs"], "terminated_1": batch["terminated"]}
