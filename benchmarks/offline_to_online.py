@@ -55,8 +55,8 @@ def pretrained(name: str, file: Path, seed: int, folder: Path) -> tuple[Path, fl
     trainer = Trainer(default_root_dir=folder, limit_val_batches=0, **SIDE)
     trainer.fit(policy, data)
     trainer.save_checkpoint(folder / "offline.ckpt")
-    (scores,) = trainer.validate(policy, data, verbose=False)
-    return folder / "offline.ckpt", float(scores["eval/return_mean"])
+    (scores,) = trainer.test(policy, data, verbose=False)
+    return folder / "offline.ckpt", float(scores["test/return_mean"])
 
 
 def online(name: str, ckpt: Path, way: str, file: Path, seed: int, folder: Path) -> list[tuple[int, float]]:

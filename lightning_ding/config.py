@@ -213,17 +213,17 @@ class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
     """
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        vars(self)["__name"] = name
+        self.__dict__["__name"] = name
         for key, value in values.items():
             below = ReadOnlyDict(value, f"{name}.{key}") if isinstance(value, Mapping) else value
             dict.__setitem__(self, key, below)
-            vars(self)[key] = below
+            self.__dict__[key] = below
 
     def __setattr__(self, key: Any = "", *_: Any) -> NoReturn:
-        name = vars(self)["__name"] + (f".{key}" if isinstance(key, str) and key else "")
+        name = self.__dict__["__name"] + (f".{key}" if isinstance(key, str) and key else "")
         raise TypeError(f"{name} cannot be set: pass it to the constructor, or change a copy.deepcopy")
 
-    __setitem__ = __delattr__ = __delitem__ = __ior__ = clear = popitem = __setattr__  # type: ignore[assignment]
+    __setitem__ = __delattr__ = __delitem__ = __ior__ = clear = popitem = __setattr__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EasyDict:
         return EasyDict(copy.deepcopy(deep_merge(self, {}), memo))

@@ -180,12 +180,19 @@ def policy_class(name: str) -> type[Policy[Any]]:
     return found
 
 
-@functools.cache  # Lightning makes a class from the function and stores it by the function's name
 def policy_maker(made: type[Policy[Any]], checkpoint: str | None = None) -> Callable[..., Policy[Any]]:
     """Return a function that makes a policy from its config, typed so that the CLI lists every field.
 
     With a checkpoint, its config has the defaults, and the policy its weights and counters.
     """
+    return _policy_maker(made, checkpoint, 0 if checkpoint is None else next(_NUMBERS))
+
+
+_NUMBERS = itertools.count(1)  # of functions that read a checkpoint, whose content may change
+
+
+@functools.cache  # Lightning makes a class from the function and stores it by the function's name
+def _policy_maker(made: type[Policy[Any]], checkpoint: str | None, number: int) -> Callable[..., Policy[Any]]:
     default = with_every_key(made.config_class() if checkpoint is None else config_of_checkpoint(made, checkpoint))
 
     def make(cfg: Any = default) -> Policy[Any]:
@@ -194,7 +201,7 @@ def policy_maker(made: type[Policy[Any]], checkpoint: str | None = None) -> Call
         return made.load_from_checkpoint(checkpoint, map_location="cpu", cfg=to_dict(cfg))
 
     make.__annotations__ = {"cfg": type(default), "return": made}
-    make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"
+    make.__qualname__ = ".".join(["make", made.__module__, made.__qualname__, *([str(number)] if number else [])])
     make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Config of the policy.\n"
     return make
 
