@@ -185,7 +185,8 @@ def policy_maker(made: type[Policy[Any]], checkpoint: str | None = None) -> Call
 
     With a checkpoint, its config has the defaults, and the policy its weights and counters.
     """
-    return _policy_maker(made, checkpoint, 0 if checkpoint is None else next(_NUMBERS))
+    number = 0 if checkpoint is None else next(_NUMBERS)
+    return cast("Callable[..., Policy[Any]]", cast(Any, _policy_maker)(made, checkpoint, number))
 
 
 _NUMBERS = itertools.count(1)  # of functions that read a checkpoint, whose content may change
