@@ -77,7 +77,7 @@ def as_data(cfg: Any, policy_class: type) -> Any:
     if changes is None:
         return cfg
     config_class = getattr(policy_class, "config_class", None)
-    saved: Mapping[str, Any] = cfg or {}
+    saved: dict[str, Any] = dict(cfg or {})
     if config_class is not None:  # what is of an older version must be translated before the changes, which are not
         saved = {**renewed(config_class, saved), MARK: saved.get(MARK, policy_class.__name__)}
     return _changed(saved, changes)
