@@ -87,7 +87,7 @@ def _changed(cfg: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     """Return a saved config with changes; a section that becomes of another ``type`` begins from its defaults."""
     merged = dict(cfg)
     for key, value in changes.items():
-        was = cfg.get(key)
+        was: Any = cfg.get(key)
         is_section = isinstance(value, Mapping) and isinstance(was, Mapping)
         is_other = is_section and "type" in value and value["type"] != was.get("type", value["type"])
         merged[key] = _changed(was, value) if is_section and not is_other else value
