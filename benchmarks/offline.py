@@ -9,7 +9,8 @@
     python -m benchmarks.offline --table                                # docs/results/offline.json as a table
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
-env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 env steps with the
+env steps of ``recipes/sac.py``; ``pendulum_poor``, on which ``awac_poor`` learns, is the same after 2,000, worse than
+random actions. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 env steps with the
 settings ``SLOW_QRDQN``; that of ``dt`` is what these settings learn from in 50,000, from bad episodes to good ones. The
 demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy after all 50,000 env steps of
 ``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every algorithm makes the updates of its
@@ -76,6 +77,7 @@ SLOW_QRDQN = {
 """Settings of QR-DQN that still play badly after 10,000 env steps, so that the data leave something to learn."""
 SETS = {
     "pendulum": Source("sac", 3000, 250),
+    "pendulum_poor": Source("sac", 2000, 250),
     "cartpole": Source("qrdqn", 10_000, 200, settings=SLOW_QRDQN),
     "cartpole_training": Source("qrdqn", 50_000, settings=SLOW_QRDQN, buffer_size=60_000),
     "cartpole_best": Source("dqn", 50_000, 20, is_greedy=True),
@@ -85,15 +87,16 @@ FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
-    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"),
+    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql"), "pendulum"),
+    "awac_poor": "pendulum_poor",
     "discrete_cql": "cartpole",
     "dt": "cartpole_training",
     "bc_cartpole": "cartpole_best",
 }
 """The data set of each run."""
-OTHER_ENVS = {"bc_cartpole": ("bc", "CartPole-v1")}
-"""Runs with the settings of an algorithm's recipe on another env: the algorithm and the env; other runs are named as
-their algorithm."""
+OTHER_ENVS = {"bc_cartpole": ("bc", "CartPole-v1"), "awac_poor": ("awac", "Pendulum-v1")}
+"""Runs with the settings of an algorithm's recipe on another env or data set: the algorithm and the env; other runs are
+named as their algorithm."""
 LABELS = {"ours": "lightning_ding", "tianshou": "Tianshou, examples"}
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 

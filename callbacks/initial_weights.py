@@ -44,6 +44,7 @@ class InitialWeights(Callback):
         self._load(pl_module)
 
     def _load(self, policy: Any) -> None:
+        policy.has_loaded_weights = True
         if self.path.endswith(".ckpt"):
             policy.load_state_dict(torch.load(self.path, map_location="cpu", weights_only=True)["state_dict"])
         else:

@@ -94,8 +94,8 @@ class CollectingDataModule(ResumableDataModule):
         rounds_per_epoch: int | None = None,
         evaluator_env_num: int | None = None,
         n_evaluator_episode: int | None = None,
-        norm_obs: bool = False,
-        norm_reward: bool = False,
+        norm_obs: bool | None = None,
+        norm_reward: bool | None = None,
         env_timeout: EnvTimeout = "default",
         train_wrappers: Wrappers = (),
         eval_wrappers: Wrappers = (),
@@ -133,9 +133,10 @@ class CollectingDataModule(ResumableDataModule):
                 ``eval.evaluator.n_episode``.
             norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
                 in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
-                Observations of float64 are then stored and shifted in double precision.
+                Observations of float64 are then stored and shifted in double precision. None means what the policy was
+                trained with before, or False.
             norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
-                return; logged returns are the unscaled returns of the env.
+                return; logged returns are the unscaled returns of the env. None means as for ``norm_obs``.
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
                 step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
                 death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
@@ -192,7 +193,8 @@ class CollectingDataModule(ResumableDataModule):
         self._restore_io: Callable[[], None] = _do_nothing
         self._collect_kwargs: Mapping[str, Any] = {}
         self._dropped_episodes: list[int] = []
-        self.norm_obs, self.norm_reward = norm_obs, norm_reward
+        self._norm_asked = {"norm_obs": norm_obs, "norm_reward": norm_reward}
+        self.norm_obs, self.norm_reward = bool(norm_obs), bool(norm_reward)
 
     # ------------------------------------------------------------------ to implement
 
@@ -395,8 +397,11 @@ class CollectingDataModule(ResumableDataModule):
         self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
 
-    def _start_normalising(self) -> None:
-        """Turn on the normalisation of observations and rewards in the policy, if the arguments request it."""
+    def _start_normalising(self, saved: Mapping[str, bool] | None = None) -> None:
+        """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
+        found = {**(saved or self._policy.normaliser.kinds)}
+        found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
+        self.norm_obs, self.norm_reward = found["norm_obs"], found["norm_reward"]
         kind = self._policy.config.reward_model.type
         is_used = not (self.norm_reward and self._policy.learner.rewards.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
@@ -404,6 +409,21 @@ class CollectingDataModule(ResumableDataModule):
         gamma = self._policy.get_attribute("discount_factor") if self.norm_reward else 1.0
         space, asked = self.single_observation_space, (self.norm_obs, self.norm_reward)
         self._policy.normaliser.begin(space, *asked, discount_factor=gamma)
+
+    def _resume_normalising(self, saved: Mapping[str, bool]) -> None:
+        """Normalise as in the checkpoint that is resumed, whose statistics are loaded next.
+
+        Raises:
+            ValueError: If the arguments request something else.
+        """
+        for name, asked in self._norm_asked.items():
+            require(asked in (None, saved[name]), name, f"{saved[name]}, as when the checkpoint was written", asked)
+        if (self.norm_obs, self.norm_reward) != (saved["norm_obs"], saved["norm_reward"]):
+            self._start_normalising(saved)
+            self._set_precision()
+
+    def _set_precision(self) -> None:
+        """Store observations in the precision in which they are normalised."""
 
     def _epoch_length(self) -> int:
         """Return the rounds of an epoch."""

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,25 @@ class Dataset:
     def returns(self) -> NDArray[np.float64]:
         """Return the undiscounted return of each episode or part of one, shape (E,)."""
         return np.add.reduceat(self.columns["reward"] + self._reward_left_out, self.bounds()[:-1])
+
+    def discounted_returns(self, discount_factor: float, reward: Any = None) -> NDArray[np.float32]:
+        """Return the discounted sum of the rewards from each step to the end of its episode, shape (N,).
+
+        An episode that did not terminate continues forever with its mean reward.
+
+        Args:
+            discount_factor: gamma, in [0, 1]; with 1, nothing follows an episode.
+            reward: Rewards in place of those of the data, shape (N,).
+        """
+        rewards = np.asarray(self.columns["reward"] if reward is None else reward, np.float64)
+        found = np.zeros(len(self))
+        for start, end in pairwise(self.bounds().tolist()):
+            is_over = bool(self.columns["terminated"][end - 1]) or discount_factor == 1
+            value = 0.0 if is_over else rewards[start:end].mean() / (1 - discount_factor)
+            for row in range(end - 1, start - 1, -1):
+                value = rewards[row] + discount_factor * value
+                found[row] = value
+        return found.astype(np.float32)
 
     def trajectories(self) -> Columns:
         """Return the columns of whole episodes, with ``return_to_go`` and ``timestep``, shape (N,).

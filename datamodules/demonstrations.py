@@ -6,7 +6,7 @@ Shapes: N transitions of the data set, B transitions of a minibatch, U minibatch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Demonstrations:
         seed: Seed of the draws.
         action_start: Smallest discrete action of the data set, unless it is 0.
         imitation_reward: Whether each step has a reward of 1, in place of that in the data set.
+        dataset_columns: Function of the data set and the rewards that returns the further columns that a policy needs.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Demonstrations:
         seed: np.random.SeedSequence,
         action_start: Any,
         imitation_reward: bool,
+        dataset_columns: Callable[[Dataset, Any], dict[str, Any]] = lambda dataset, reward: {},
     ) -> None:
         limits: dict[str, Any] = {
             one.name: NO_LIMITS[one.name] for one in dataclasses.fields(config) if one.name in NO_LIMITS
@@ -69,12 +71,15 @@ class Demonstrations:
         if imitation_reward:
             columns["reward"] = np.ones_like(columns["reward"])
         columns["env_id"] = np.zeros(len(dataset), dtype=np.int64)
+        columns |= dataset_columns(dataset, columns["reward"])
         self.columns = columns
         """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, ``episode_id`` and ``env_id``:
-        nested arrays with leading axis N, as the policy learns from them."""
+        nested arrays with leading axis N, as the policy learns from them, and the further columns that it needs."""
 
     def fill(self, keeps_double: bool) -> None:
-        """Fill the buffer, once; with ``keeps_double``, observations of double precision stay so."""
+        """Fill the buffer, once for each value of ``keeps_double``: whether double precision stays so."""
+        if self.buffer.count() and self.buffer.keeps_double != keeps_double:
+            self.buffer.clear()
         if not self.buffer.count():
             self.buffer.keeps_double = keeps_double
             self.buffer.push(self.columns)

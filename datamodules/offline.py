@@ -60,9 +60,10 @@ class OfflineDataModule(CollectingDataModule):
         evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to 8.
         n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
             ``eval.evaluator.n_episode``.
-        norm_obs: Whether the policy normalises observations by the mean and standard deviation of the data set.
+        norm_obs: Whether the policy normalises observations by the mean and standard deviation of the data set; None
+            means what it was trained with before, or False.
         norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted return
-            in the data set.
+            in the data set; None means as for ``norm_obs``.
         env_timeout: Time limit for an env in seconds, only with ``mode="async"``.
         import_names: Modules to import first, for the envs that they register.
         info_keys: Names of numbers in the info of the evaluation env, or a mapping from each to ``last``, ``mean``,
@@ -107,8 +108,8 @@ class OfflineDataModule(CollectingDataModule):
         rounds_per_epoch: int | None = None,
         evaluator_env_num: int | None = None,
         n_evaluator_episode: int | None = None,
-        norm_obs: bool = False,
-        norm_reward: bool = False,
+        norm_obs: bool | None = None,
+        norm_reward: bool | None = None,
         env_timeout: EnvTimeout = "default",
         import_names: Names = (),
         info_keys: InfoKeys = (),
@@ -177,7 +178,9 @@ class OfflineDataModule(CollectingDataModule):
     def _next_round(self) -> ReplayRound:
         collect = self._policy.collect_mode.get_attribute
         amount = (collect("update_per_collect"), collect("batch_size"))
-        train_iter = self._policy.progress.train_iter
+        progress = self._policy.progress
+        train_iter = progress.train_iter
+        progress.data_iter += amount[0]
         self.buffer.env_step = train_iter  # schedules count updates here
         return ReplayRound(self.buffer, *amount, train_iter, collect("sample_options"))
 
@@ -314,8 +317,12 @@ class OfflineDataModule(CollectingDataModule):
         action = columns["action"]
         if not self.dataset.starts_at_zero:
             action = policy.action_start.from_env(action)
+        more = policy.get_attribute("dataset_columns")(self.dataset, self.dataset.columns["reward"])
         env_id = np.zeros(size, dtype=np.int64)
-        self.buffer.push({**columns, "action": action, "env_id": env_id})
+        self.buffer.push({**columns, "action": action, "env_id": env_id, **more})
+
+    def _set_precision(self) -> None:
+        self._fill_buffer()
 
     def _update_statistics(self, trainer: Trainer) -> None:
         """Add the data set to the statistics of a policy that has none, an equal share of the episodes on each rank."""

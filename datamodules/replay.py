@@ -73,8 +73,8 @@ class ReplayDataModule(CollectingDataModule):
         rounds_per_epoch: int | None = None,
         evaluator_env_num: int | None = None,
         n_evaluator_episode: int | None = None,
-        norm_obs: bool = False,
-        norm_reward: bool = False,
+        norm_obs: bool | None = None,
+        norm_reward: bool | None = None,
         env_timeout: EnvTimeout = "default",
         train_wrappers: Wrappers = (),
         eval_wrappers: Wrappers = (),
@@ -115,9 +115,10 @@ class ReplayDataModule(CollectingDataModule):
                 ``eval.evaluator.n_episode``.
             norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
                 in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
-                Observations of float64 are then stored and shifted in double precision.
+                Observations of float64 are then stored and shifted in double precision. None means what the policy was
+                trained with before, or False.
             norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
-                return; logged returns are the unscaled returns of the env.
+                return; logged returns are the unscaled returns of the env. None means as for ``norm_obs``.
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
                 step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
                 death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
@@ -262,8 +263,8 @@ class ReplayDataModule(CollectingDataModule):
                 return drawn
 
     def _begin(self) -> None:
-        """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""
-        normaliser, trainer = self._policy.normaliser, cast(Trainer, self.trainer)
+        """Fill an empty buffer, with random actions of an untrained policy; collect at most ``max_env_step`` steps."""
+        normaliser, trainer, progress = self._policy.normaliser, cast(Trainer, self.trainer), self._policy.progress
         if self._demonstrations is not None and normaliser.is_on and not normaliser.has_statistics:
             own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
             normaliser.update(normaliser.tensors(own))
@@ -271,7 +272,7 @@ class ReplayDataModule(CollectingDataModule):
         warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
-            self._collect_and_push(warm_up, 0, random=self._policy.progress.env_step == 0)
+            self._collect_and_push(warm_up, 0, random=not (progress.has_learned or self._policy.has_loaded_weights))
 
     def _transitions_left(self) -> int:
         """Return how many transitions this rank can collect so that ``max_env_step`` leaves room for one more round."""
@@ -346,7 +347,8 @@ class ReplayDataModule(CollectingDataModule):
         require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", kind)
         dataset.check(self.single_observation_space, self.single_action_space)
         config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
-        arguments = (config, seed, policy.action_start, self._replaces_rewards())
+        more = policy.get_attribute("dataset_columns")
+        arguments = (config, seed, policy.action_start, self._replaces_rewards(), more)
         self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
         self._demonstrations.buffer.budget = self.max_env_step
         batch_size = policy.get_attribute("batch_size")
@@ -356,11 +358,8 @@ class ReplayDataModule(CollectingDataModule):
 
     def _setup_collector(self, trainer: Trainer) -> None:
         super()._setup_collector(trainer)
+        self._set_precision()
         buffer = cast(IBuffer, self.buffer)
-        buffer.keeps_double = self._policy.normaliser.keeps_double
-        if self._demonstrations is not None:
-            self._demonstrations.fill(buffer.keeps_double)
-            cast(Dataset, self.dataset).warn_of_lost_variation(buffer.keeps_double)
         if buffer.needs_env:
             kind = self._policy.config.other.replay_buffer.type
             allowed = f"one of {SEPARATE_MODES} with other.replay_buffer.type {kind!r}"
@@ -369,6 +368,13 @@ class ReplayDataModule(CollectingDataModule):
             env: Any = make_vector_env(self.env_id, 1, "sync", None, wrappers, self.env_kwargs)
             self._envs.append(env)
             buffer.use_env(env.envs[0])
+
+    def _set_precision(self) -> None:
+        buffer = cast(IBuffer, self.buffer)
+        buffer.keeps_double = self._policy.normaliser.keeps_double
+        if self._demonstrations is not None:
+            self._demonstrations.fill(buffer.keeps_double)
+            cast(Dataset, self.dataset).warn_of_lost_variation(buffer.keeps_double)
 
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""

@@ -19,7 +19,6 @@ from lightning.pytorch import LightningDataModule, Trainer
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints import find_rank_folder, save_object
 from lightning_ding.checkpoints.folder import COLLECTING_FILE, OWN_STATE_FILE, RANK_FOLDER, RNG_FILE
-from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.reports import EpisodeReports
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
@@ -114,6 +113,10 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
     def _next_round(self) -> Any:
         """Collect with the newest weights, and return the data for ``training_step``."""
 
+    @abstractmethod
+    def _resume_normalising(self, saved: Mapping[str, bool]) -> None:
+        """Normalise as in a checkpoint, or raise ValueError if the arguments request something else."""
+
     def _begin(self) -> None:
         """Prepare the first round of a fit, after the envs were reset; a subclass may fill its buffer here."""
 
@@ -156,10 +159,7 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
         self._handles.load(state.get("env_settings", ""), keeps_own=not is_fit)  # not in states of older versions
         if not is_fit:
             return
-        for name in ("norm_obs", "norm_reward"):
-            then = state[name]
-            now = getattr(self, name)
-            require(now == then, name, f"{then}, as when the checkpoint was written", now)
+        self._resume_normalising({name: state[name] for name in ("norm_obs", "norm_reward")})
         if self.evaluator is not None and state["evaluator"] is not None:
             self.evaluator.load_state_dict(state["evaluator"])
         self._epoch.resume(state["round"])

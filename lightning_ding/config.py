@@ -6,12 +6,13 @@ mapping. An unknown key raises an error that suggests the nearest known key.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Union
 
 import numpy as np
 from easydict import EasyDict
@@ -184,9 +185,51 @@ def to_dict(config: Any) -> dict[str, Any]:
     return mark | {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
+def read_only(values: Mapping[str, Any], name: str) -> EasyDict:
+    """Return a :class:`ReadOnlyDict`, typed as the ``EasyDict`` that it is."""
+    return ReadOnlyDict(values, name)
+
+
 def to_easydict(config: Any) -> EasyDict:
     """Return a config dataclass as an ``EasyDict``; changing the result does not change ``config``."""
     return EasyDict(to_dict(config))
+
+
+class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
+    """An ``EasyDict`` whose entries cannot be set, at any depth; a deep copy is an ``EasyDict`` that can be changed.
+
+    Args:
+        values: Nested entries.
+        name: What it is, for the error message.
+
+    Example:
+        >>> cfg = ReadOnlyDict({"learn": {"batch_size": 64}}, "policy.cfg")
+        >>> cfg.learn.batch_size
+        64
+        >>> cfg.learn.batch_size = 32
+        Traceback (most recent call last):
+        ...
+        TypeError: policy.cfg.learn.batch_size cannot be set: pass it to the constructor, or change a copy.deepcopy
+    """
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        self.__dict__["__name"] = name
+        for key, value in values.items():
+            below = ReadOnlyDict(value, f"{name}.{key}") if isinstance(value, Mapping) else value
+            dict.__setitem__(self, key, below)
+            self.__dict__[key] = below
+
+    def __setattr__(self, key: Any = "", *_: Any) -> NoReturn:
+        name = self.__dict__["__name"] + (f".{key}" if isinstance(key, str) and key else "")
+        raise TypeError(f"{name} cannot be set: pass it to the constructor, or change a copy.deepcopy")
+
+    __setitem__ = __delattr__ = __delitem__ = __ior__ = clear = popitem = __setattr__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EasyDict:
+        return EasyDict(copy.deepcopy(deep_merge(self, {}), memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EasyDict, (deep_merge(self, {}),)
 
 
 def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "") -> ConfigT:

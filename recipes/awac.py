@@ -28,8 +28,8 @@ CONFIG = {
         "target_theta": 0.02,
         "learning_rate_q": 0.001,
         "learning_rate_policy": 0.001,
-        "beta": 10.0,
         "num_actions": 4,
+        "norm_advantage": True,
     },
     "eval": {"evaluator": {"eval_freq": 2500, "n_episode": 20}},
 }

@@ -15,7 +15,7 @@ MAX_FILES = 440
 MAX_SMALL_FILES = 45
 SMALL = 60  # lines
 MAX_LINES = 480
-MAX_CLASSES = 5
+MAX_CLASSES = 6  # rlpd is redq, and calql is cql, with one change
 
 
 def algorithms() -> list[type]:

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, ClassVar, Literal, NoReturn, Optional, cast
 
 import yaml
 from jsonargparse import set_parsing_settings
@@ -33,12 +33,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints.files import UnwritableFolderError
-from lightning_ding.config import moved_to, nearest, to_dict
+from lightning_ding.config import MARK, moved_to, nearest, require, resolve, to_dict
 from lightning_ding.datamodules import CollectingDataModule, OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy, ReferencePolicy
+from lightning_ding.policy.base.older_configs import renewed
+from lightning_ding.policy.load import read_checkpoint
 from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
-from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.registry import POLICY_REGISTRY, import_modules, only_imported
 
 COMMANDS = ("fit", "validate", "test")
 DEFAULT_POLICY = "dqn"
@@ -50,6 +52,20 @@ LOOPS = "lightning.pytorch.loops"  # package whose method `run` trains or evalua
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
 )
+
+
+CHOICES: dict[str, tuple[str, Any]] = {
+    "train_on": (
+        "What to train on: envs or a dataset; by default what the policy is made for. With envs, a policy for data "
+        "sets continues online, and takes its data as --data.demonstrations.",
+        Optional[Literal["envs", "dataset"]],  # noqa: UP045 - jsonargparse shows it
+    ),
+    "from_checkpoint": (
+        "Checkpoint of which a new run takes the config, as defaults, and the weights; --ckpt_path continues its run.",
+        Optional[str],  # noqa: UP045
+    ),
+}
+"""Options that decide which other options there are and their defaults: help texts and types."""
 
 
 class DingParser(LightningArgumentParser):
@@ -137,6 +153,8 @@ class DingCLI(LightningCLI):
         parser.add_argument(
             "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
         )
+        for name, (text, kind) in CHOICES.items():
+            parser.add_argument(f"--{name}", type=kind, default=None, help=text)
         arguments = inspect.signature(cast(type, self.datamodule_class)).parameters.values()
         empty: dict[str, list[Any]] = {f"data.{one.name}": [] for one in arguments if one.default == ()}
         parser.set_defaults(empty)  # `--data.wrappers+=NAME` can only append to a list
@@ -186,18 +204,44 @@ def policy_class(name: str) -> type[Policy[Any]]:
     return found
 
 
+def policy_maker(made: type[Policy[Any]], checkpoint: str | None = None) -> Callable[..., Policy[Any]]:
+    """Return a function that makes a policy from its config, typed so that the CLI lists every field.
+
+    With a checkpoint, its config has the defaults, and the policy its weights and counters.
+    """
+    number = 0 if checkpoint is None else next(_NUMBERS)
+    return cast("Callable[..., Policy[Any]]", cast(Any, _policy_maker)(made, checkpoint, number))
+
+
+_NUMBERS = itertools.count(1)  # of functions that read a checkpoint, whose content may change
+
+
 @functools.cache  # Lightning makes a class from the function and stores it by the function's name
-def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
-    """Return a function that makes a policy from its config, typed so that the CLI lists every field."""
-    default = with_every_key(made.config_class())
+def _policy_maker(made: type[Policy[Any]], checkpoint: str | None, number: int) -> Callable[..., Policy[Any]]:
+    default = with_every_key(made.config_class() if checkpoint is None else config_of_checkpoint(made, checkpoint))
 
     def make(cfg: Any = default) -> Policy[Any]:
-        return made(to_dict(cfg))
+        if checkpoint is None:
+            return made(to_dict(cfg))
+        return made.load_from_checkpoint(checkpoint, map_location="cpu", cfg=to_dict(cfg))
 
     make.__annotations__ = {"cfg": type(default), "return": made}
-    make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"
+    make.__qualname__ = ".".join(["make", made.__module__, made.__qualname__, *([str(number)] if number else [])])
     make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Config of the policy.\n"
     return make
+
+
+def config_of_checkpoint(made: type[Policy[Any]], checkpoint: str) -> Any:
+    """Return the config of a checkpoint, without modules that the program has not imported.
+
+    Raises:
+        ValueError: If it is not a checkpoint, or one of another policy.
+    """
+    require(Path(checkpoint).is_file(), "from_checkpoint", "the path of a checkpoint", checkpoint)
+    cfg = read_checkpoint(checkpoint)["hyper_parameters"].get("cfg", {})
+    mark = str(cfg.get(MARK, "")).removesuffix("Dict")
+    require(mark in ("", made.__name__), "policy", f"that of the checkpoint, which is {mark}", made.__name__)
+    return resolve(made.config_class, renewed(made.config_class, only_imported(cfg)))
 
 
 def with_every_key(config: Any) -> Any:
@@ -220,18 +264,32 @@ def with_every_key(config: Any) -> Any:
 
 def chosen_policy(arguments: Sequence[str]) -> str:
     """Return the policy in the command line, or in the last config file that contains one."""
-    chosen = DEFAULT_POLICY
-    options = {"-c": "config", "--config": "config", "--policy": "policy"}
-    pairs = [argument.partition("=") for argument in arguments]
+    return str(chosen("policy", arguments) or DEFAULT_POLICY)
+
+
+def chosen(option: str, settings: Mapping[str, Any] | Sequence[str]) -> Any:
+    """Return the value of an option in a command line, or in its last config file that has one; None without.
+
+    Args:
+        option: Name, with dots for nested sections.
+        settings: The content of a config file of ``fit``, or the options of ``fit``.
+    """
+    found: Any = None
+    if isinstance(settings, Mapping):
+        found = settings
+        for key in option.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+    pairs = [argument.partition("=") for argument in settings]
     for number, (name, equals, value) in enumerate(pairs):
-        option = options.get(name)
-        text = value if equals else (arguments[number + 1] if number + 1 < len(arguments) else "")
-        if option == "policy":
+        text = value if equals else (settings[number + 1] if number + 1 < len(settings) else "")
+        if name == f"--{option}":
             return text
-        if option == "config":
+        if name in ("-c", "--config"):
             content = _content(text)
-            chosen = str(content.get("policy", chosen)) if isinstance(content, dict) else chosen
-    return chosen
+            own = chosen(option, content) if isinstance(content, Mapping) else None
+            found = found if own is None else own
+    return found
 
 
 def with_files_first(arguments: Sequence[str]) -> list[str]:
@@ -271,6 +329,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         made = policy_class(chosen_policy(given))
+        if chosen("from_checkpoint", given) is not None:  # whose network may be of a class that a module registers
+            import_modules(_list_of(chosen("data.import_names", given)))
     except (KeyError, TypeError, ImportError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
@@ -284,10 +344,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from error
 
 
+def _list_of(names: Any) -> list[str]:
+    """Return names, which may be one name or the text of a list of them."""
+    found = yaml.safe_load(names) if isinstance(names, str) else names
+    return [found] if isinstance(found, str) else list(found or ())
+
+
 def _run(made: type[Policy[Any]], given: list[str]) -> None:
     DingCLI(
-        cast(Any, policy_maker)(made),
-        datamodule_class(made),
+        cast(Any, policy_maker)(made, chosen("from_checkpoint", given)),
+        datamodule_class(made, chosen("train_on", given)),
         args=given,
         parser_kwargs={"prog": "lightning-ding"},  # also under python -m
         auto_configure_optimizers=False,
@@ -307,12 +373,11 @@ def make_run(settings: Mapping[str, Any] | Sequence[str]) -> DingCLI:
         ImportError: If a module cannot be imported.
         ValueError: If an option is unknown or its value is not allowed.
     """
-    name = str(settings.get("policy", DEFAULT_POLICY)) if isinstance(settings, Mapping) else chosen_policy(settings)
-    made = policy_class(name)
+    made = policy_class(str(chosen("policy", settings) or DEFAULT_POLICY))
     _prepare_parsers(made, [])
     return DingCLI(
-        cast(Any, policy_maker)(made),
-        datamodule_class(made),
+        cast(Any, policy_maker)(made, chosen("from_checkpoint", settings)),
+        datamodule_class(made, chosen("train_on", settings)),
         args=dict(settings) if isinstance(settings, Mapping) else list(settings),
         parser_kwargs={"prog": "lightning-ding", "exit_on_error": False},
         auto_configure_optimizers=False,
@@ -341,9 +406,14 @@ def _prepare_parsers(made: type[Policy[Any]], given: Sequence[str]) -> None:
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
 
 
-def datamodule_class(made: type[Policy[Any]]) -> type[CollectingDataModule]:
-    """Return the datamodule that trains a policy."""
-    if made.trains_on == "dataset":
+def datamodule_class(made: type[Policy[Any]], train_on: str | None = None) -> type[CollectingDataModule]:
+    """Return the datamodule that trains a policy on ``"envs"`` or a ``"dataset"``; None means what it is made for.
+
+    Raises:
+        ValueError: If ``train_on`` is something else.
+    """
+    require(train_on in (None, "envs", "dataset"), "train_on", "'envs' or 'dataset'", train_on)
+    if (train_on or made.trains_on) == "dataset":
         return OfflineDataModule
     return RolloutDataModule if made.on_policy else ReplayDataModule
 

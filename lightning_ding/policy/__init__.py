@@ -7,6 +7,7 @@ from lightning_ding.policy.base.policy import CommandModePolicy, Policy
 from lightning_ding.policy.base.update.non_finite import NonFiniteError
 from lightning_ding.policy.bc import BCConfig, BCPolicy
 from lightning_ding.policy.c51 import C51Config, C51Policy
+from lightning_ding.policy.calql import CalQLConfig, CalQLPolicy
 from lightning_ding.policy.cql import CQLConfig, CQLPolicy
 from lightning_ding.policy.crossq import CrossQConfig, CrossQPolicy
 from lightning_ding.policy.d4pg import D4PGConfig, D4PGPolicy
@@ -40,6 +41,7 @@ from lightning_ding.policy.reference.collate import (
     single_env_forward_wrapper,
 )
 from lightning_ding.policy.reference.policy import ReferencePolicy
+from lightning_ding.policy.rlpd import RLPDConfig, RLPDPolicy
 from lightning_ding.policy.sac import SACConfig, SACPolicy
 from lightning_ding.policy.sqil import SQILConfig, SQILPolicy
 from lightning_ding.policy.sql import SQLConfig, SQLPolicy
@@ -58,6 +60,8 @@ __all__ = [
     "C51Policy",
     "CQLConfig",
     "CQLPolicy",
+    "CalQLConfig",
+    "CalQLPolicy",
     "CommandModePolicy",
     "CrossQConfig",
     "CrossQPolicy",
@@ -103,6 +107,8 @@ __all__ = [
     "R2D2Policy",
     "REDQConfig",
     "REDQPolicy",
+    "RLPDConfig",
+    "RLPDPolicy",
     "RainbowConfig",
     "RainbowPolicy",
     "RecurrentPPOConfig",

@@ -24,6 +24,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.qac import Batch
 from lightning_ding.policy.weighted_actor import WeightedActorConfig, WeightedActorLearnConfig, WeightedActorPolicy
+from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -35,6 +36,9 @@ class AWACLearnConfig(WeightedActorLearnConfig):
     """Inverse temperature of the weights exp(beta * advantage) in the actor's loss, >= 0; 0 only imitates."""
     num_actions: int = 1
     """Actions of the actor whose mean value is that of an observation, >= 1."""
+    norm_advantage: bool = False
+    """Divide advantages by their root mean square in the minibatches of all ranks, so that ``beta`` does not depend on
+    the size of rewards and values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +80,11 @@ class AWACPolicy(WeightedActorPolicy[AWACConfig]):
         q = self.model.compute_critic(batch["obs"], batch["action"])["q_value"].amin(0)
         drawn = [self._sample(batch["obs"], noise) for noise in batch["noise"].unbind(-1)]
         values = [self.model.compute_critic(batch["obs"], action)["q_value"].amin(0) for action in drawn]
-        return rl.advantage_weight(q - torch.stack(values).mean(0), self.config.learn.beta)
+        advantage = q - torch.stack(values).mean(0)
+        if self.config.learn.norm_advantage:
+            size = (sum_over_ranks(advantage.square().mean()) / world_size()).sqrt()
+            advantage = advantage / size.clamp(min=1e-8)
+        return rl.advantage_weight(advantage, self.config.learn.beta)
 
     def _targets(self, batch: Batch) -> Tensor:
         action = self._sample(batch["next_obs"], batch["next_noise"])

@@ -115,9 +115,19 @@ class CQLPolicy(SACPolicy):
         q = self.model.compute_critic(_repeated(batch["obs"], actions.shape[1]), actions.flatten(0, 1))["q_value"]
         q = q.unflatten(1, (len(actions), actions.shape[1]))
         loss, report = self._td_loss(batch, q[..., 0], target)
-        gap = self.config.learn.min_q_weight * rl.conservative_gap(q[..., 1:], log_density, q[..., 0])
+        penalised, further = self._in_penalty(batch, q[..., 1:])
+        gap = self.config.learn.min_q_weight * rl.conservative_gap(penalised, log_density, q[..., 0])
         loss = loss + (self.log_multiplier.detach().exp().clamp(max=1e6) * gap).sum()
-        return loss, {**report, "critic_loss": loss.detach(), "conservative_gap": gap.detach()}
+        return loss, {**report, "critic_loss": loss.detach(), "conservative_gap": gap.detach(), **further}
+
+    def _in_penalty(self, batch: Batch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the values of the sampled actions that count in the conservative term, and metrics of them.
+
+        Args:
+            batch: The prepared minibatch.
+            q: Values of the actions of :meth:`_sampled_actions`, N random ones first, shape (E, B, 3 N).
+        """
+        return q, {}
 
     def _sampled_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return N actions of each kind, shape (B, 3 N, A), and the log densities of each, shape (B, 3 N)."""

@@ -306,7 +306,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
 
     def _epsilon_at(self, env_step: int) -> float:
-        return self.config.other.eps.value(env_step, self.progress.budget)
+        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
 
 
 def _mask_of(obs: Any) -> Tensor | None:

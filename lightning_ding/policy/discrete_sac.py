@@ -148,7 +148,9 @@ class DiscreteSACPolicy(SACPolicy):
         return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
 
     def _epsilon_at(self, env_step: int) -> float:
-        return cast(DiscreteSACConfig, self.config).other.eps.value(env_step, self.progress.budget)
+        return cast(DiscreteSACConfig, self.config).other.eps.value(
+            self.progress.exploration_step(env_step), self.progress.budget
+        )
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered network of an actor and critics."""

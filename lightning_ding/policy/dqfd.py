@@ -68,7 +68,8 @@ class DQfDConfig(DQNConfig):
     priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 0
-    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
+    policy if it was trained before."""
     learn: DQfDLearnConfig = field(default_factory=DQfDLearnConfig)
     """Options for updates."""
     other: QLearningOtherConfig = field(default_factory=_dqfd_other)

@@ -16,9 +16,6 @@ from lightning_ding.policy.base.saved_state import SPACES, config_of_file, set_s
 from lightning_ding.policy.base.weights_file import read_weights
 from lightning_ding.registry import POLICY_REGISTRY, NotRegisteredError
 
-LONG_RUN = 10**12
-"""Env steps after which every schedule of exploration has reached its end."""
-
 
 def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None) -> Policy[Any]:
     """Return the trained policy of a file, on the CPU, which acts as at the end of its run.
@@ -100,7 +97,8 @@ def _from_weights(
 
 
 def _at_the_end_of_its_run(policy: Policy[Any]) -> Policy[Any]:
-    policy.progress.budget = policy.trained_in.get("max_env_step")  # of schedules
-    if policy.progress.train_iter and not policy.progress.env_step:
-        policy.progress.env_step = LONG_RUN  # it was trained on a data set, where epsilon does not fall
+    progress = policy.progress
+    progress.budget = policy.trained_in.get("max_env_step")  # of schedules
+    if not progress.env_step:
+        progress.data_iter = progress.train_iter  # older versions did not save it
     return policy.eval()

@@ -85,7 +85,8 @@ class QLearningConfig(ReplayConfig):
     """The config of DQN and its relatives."""
 
     random_collect_size: int = 512
-    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
+    policy if it was trained before."""
     model: QLearningModelConfig = field(default_factory=QLearningModelConfig)
     """The Q-network."""
     learn: QLearningLearnConfig = field(default_factory=QLearningLearnConfig)
@@ -258,7 +259,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
 
     def _epsilon_at(self, env_step: int) -> float:
-        return self.config.other.eps.value(env_step, self.progress.budget)
+        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):

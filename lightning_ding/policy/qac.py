@@ -136,7 +136,8 @@ class QACConfig(ReplayConfig):
     """The config of DDPG, SAC and their relatives."""
 
     random_collect_size: int = 1000
-    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
+    policy if it was trained before."""
     model: ActorAndCriticsConfig = field(default_factory=QACModelConfig)
     """The actor and the critics."""
     learn: QACLearnConfig = field(default_factory=QACLearnConfig)

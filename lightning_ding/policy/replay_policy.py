@@ -91,7 +91,8 @@ class ReplayConfig(PolicyConfig):
     priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 0
-    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
+    policy if it was trained before."""
     learn: ReplayLearnConfig = field(default_factory=ReplayLearnConfig)
     """Options for updates."""
     collect: ReplayCollectConfig = field(default_factory=ReplayCollectConfig)

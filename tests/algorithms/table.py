@@ -81,8 +81,13 @@ ALGORITHMS = {
     "iql": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "awac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
+    "calql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "redq": Algorithm(
+        "Pendulum-v1",
+        deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
+    ),
+    "rlpd": Algorithm(
         "Pendulum-v1",
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
@@ -137,7 +142,9 @@ def needs_demonstrations(name: str) -> bool:
 
 
 def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a minibatch with the first of its n steps, all different, if the policy's loss needs them."""
+    """Return a minibatch with the first of its n steps, all different, or returns, if the policy's loss needs them."""
+    if hasattr(policy, "dataset_columns"):
+        return {**batch, "data_return": batch["reward"]}
     if "next_obs_1" not in getattr(policy, "target_inputs", ()):
         return batch
     first = {"reward_1": -batch["reward"], "next_obs_1": batch["obs"], "terminated_1": batch["terminated"]}

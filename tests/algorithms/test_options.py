@@ -103,6 +103,7 @@ OF_TORQUES = (
 ENTROPY: Flat = {"learn.entropy_weight": 0.5}
 COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optimizers without betas are left at
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
+OFTEN["rlpd"] = OFTEN["redq"]
 OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
 SMOOTHED = {"learn.noise": True}
 SDE: Flat = {"model.use_sde": True}
@@ -282,6 +283,8 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
     if given.get("other.replay_buffer.type") == "advanced" and name == "r2d2":
         given["other.replay_buffer.type"] = "prioritised_sequence"
+    if path == "model.layer_norm" and "model.critic_layer_norm" in known:
+        given["model.critic_layer_norm"] = False  # they exclude each other
     default = given.get(path, known[path])
     if path == "learn.loss" and default == "mse":
         return given, {**given, path: "huber"}

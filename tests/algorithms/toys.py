@@ -19,7 +19,7 @@ from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTI
 Config = dict[str, Any]
 MakeTrainer = Callable[..., Trainer]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
-OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "discrete_cql")
+OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""
 CONTINUOUS = (*CONTINUOUS_ONLY, *names_of(ActorPolicy), "dt")
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
@@ -133,11 +133,13 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "sac": Run(1600, slow=True),
     "tqc": Run(1600, slow=True),
     "redq": Run(1040, slow=True),
+    "rlpd": Run(1040, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
     "recurrent_ppo": Run(8192, slow=True),
     "ppo_offpolicy": Run(12_800),
@@ -156,6 +158,7 @@ PARTS: dict[str, Run | str] = {
     "iql": Run(500, SHARP, OF_BETA, slow=True),
     "awac": Run(500, SHARP, OF_BETA, slow=True),
     "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "calql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
 }
 CUE: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in ("r2d2", "recurrent_ppo")], "it has no memory"),
@@ -177,7 +180,7 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "recurrent_ppo", "a2c", "pg"], "it has no replay buffer"),
     **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
-    **without(["sqil", "dqfd"], "it needs demonstrations, which hindsight replay refuses"),
+    **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
     **{
         name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
@@ -208,6 +211,7 @@ NEVER_OCCURS: dict[str, Run | str] = {
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
     "cql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "calql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "discrete_cql": Run(500),
 }
 TOYS = {"choice": CHOICE, "target": TARGET, "parts": PARTS, "cue": CUE, "goals": GOALS, "never_occurs": NEVER_OCCURS}
@@ -234,11 +238,13 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(1300, slow=True),
     "tqc": Run(1150, slow=True),
     "redq": Run(1020, slow=True),
+    "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
+    "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
     "ppo_offpolicy": Run(8192),
@@ -276,6 +282,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "tqc": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "redq": Run(1050, NO_ENTROPY, OF_ENTROPY),
+    "rlpd": Run(1050, NO_ENTROPY, OF_ENTROPY),
     "crossq": Run(
         2000,
         deep_merge(SMALL_CROSSQ, {"learn": {"auto_alpha": False, "alpha": 0.0}}),
@@ -285,6 +292,11 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
     "cql": Run(
+        1000,
+        deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),
+        f"{OF_ENTROPY}; it is pessimistic",
+    ),
+    "calql": Run(
         1000,
         deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),
         f"{OF_ENTROPY}; it is pessimistic",

@@ -226,9 +226,9 @@ def test_run_cannot_resume_with_a_different_normalisation(name: str, make_traine
     checkpoint, policy = RunCheckpoint(tmp_path), PPOPolicy(CONFIG)
     make_trainer(callbacks=[checkpoint], enable_checkpointing=True).fit(policy, datamodule(**{name: True}))
     with pytest.raises(ValueError, match=f"{name} must be True, as when the checkpoint was written, got False"):
-        make_trainer().fit(PPOPolicy(CONFIG), datamodule(192), ckpt_path=checkpoint.last_model_path)
+        make_trainer().fit(PPOPolicy(CONFIG), datamodule(192, **{name: False}), ckpt_path=checkpoint.last_model_path)
     with pytest.raises(ValueError, match=f"{name} must be True for a policy that was trained with it, got False"):
-        make_trainer().fit(policy, datamodule(192))
+        make_trainer().fit(policy, datamodule(192, **{name: False}))
 
 
 def test_checkpoint_with_statistics_in_its_datamodule_is_refused_in_one_sentence(

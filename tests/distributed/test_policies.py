@@ -20,8 +20,8 @@ RUN = {
     *("c51", "crossq", "d4pg", "ddpg", "discrete_sac", "dqn", "fqf", "impala", "iqn", "mdqn", "ppo_offpolicy"),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "td3", "tqc"),
 }
-DATA = {"awac", "bc", "cql", "discrete_cql", "dt", "iql", "td3_bc"}
-DEMONSTRATIONS = {"dqfd", "sqil"}
+DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "iql", "td3_bc"}
+DEMONSTRATIONS = {"dqfd", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppo", "recurrent_ppo"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
 

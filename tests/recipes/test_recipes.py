@@ -40,15 +40,24 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
-PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200, "d4pg": -200, "tqc": -200, "redq": -200, "crossq": -200}
+PENDULUM = {
+    "ddpg": -200,
+    "td3": -200,
+    "sac": -200,
+    "d4pg": -200,
+    "tqc": -200,
+    "redq": -200,
+    "crossq": -200,
+    "rlpd": -200,
+}
 BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe has to reach, see test_recipe_reaches_its_return."""
-DEMONSTRATED = ("sqil", "dqfd")
-"""The recipes that take demonstrations."""
+DEMONSTRATED = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz"}
+"""The recipes that take demonstrations, and their file."""
 FEW_UPDATES = {"dqfd.py": {"per_train_iter_k": 10}}
 """Options for a short run of a recipe that makes many updates before it collects."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
-OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
+OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql")}
 OFFLINE |= {name: f"{name}_cartpole.yaml" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, see test_offline_recipes.py."""
 REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
@@ -92,8 +101,10 @@ def arguments_of(name: str, folder: Path) -> list[str]:
     """Return what the command line of a recipe needs; a recipe with demonstrations gets some of a random policy."""
     if name.removesuffix(".py") not in DEMONSTRATED:
         return []
-    collect(None, str(folder / "demos.npz"), 10, random=True, env_id="CartPole-v1")
-    return ["demos.npz"]
+    file = DEMONSTRATED[name.removesuffix(".py")]
+    env_id, n_episode = ("Pendulum-v1", 1) if file == "pendulum.npz" else ("CartPole-v1", 10)
+    collect(None, str(folder / file), n_episode, random=True, env_id=env_id)
+    return [file]
 
 
 def policy_class_of(recipe: ModuleType) -> type[Policy[Any]]:
@@ -140,7 +151,8 @@ def test_recipe_and_its_yaml_have_equal_settings(name: str) -> None:
     cfg, config_class = twin["model"]["cfg"], policy_class.config_class
     assert resolve(config_class, cfg) == resolve(config_class, recipe.CONFIG)
     data = {"env_id": recipe.ENV_ID, "num_envs": recipe.NUM_ENVS, "seed": 0, "max_env_step": recipe.MAX_ENV_STEP}
-    data |= {"demonstrations": "demos.npz"} if name.removesuffix(".py") in DEMONSTRATED else {}
+    file = DEMONSTRATED.get(name.removesuffix(".py"))
+    data |= {} if file is None else {"demonstrations": file}
     assert (twin["data"], twin["seed_everything"]) == (data, 0)
     name_of_runs = TWINS[name].removesuffix(".yaml")
     assert twin["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": name_of_runs}
@@ -196,7 +208,11 @@ def test_recipes_are_no_package() -> None:
 @EVERY
 def test_recipe_reaches_its_return(name: str, seed: str, tmp_path: Path) -> None:
     demonstrations = []
-    if name.removesuffix(".py") in DEMONSTRATED:
+    if name == "rlpd.py":
+        run("sac.py", tmp_path, "--max-env-step", "3000")
+        demonstrations = [str(tmp_path / "pendulum.npz")]
+        collect(next(tmp_path.rglob("last.ckpt")), demonstrations[0], 250)
+    elif name.removesuffix(".py") in DEMONSTRATED:
         run("dqn.py", tmp_path)
         demonstrations = [str(tmp_path / "best.npz")]
         collect(next(tmp_path.rglob("best.ckpt")), demonstrations[0], 20, greedy=True)

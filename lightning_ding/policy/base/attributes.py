@@ -39,6 +39,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "cfg": lambda policy: policy.cfg,
     "cuda": lambda policy: torch.device(policy.device).type == "cuda",
     "cur_lr": lambda policy: policy.cur_lr(),
+    "dataset_columns": lambda policy: getattr(policy, "dataset_columns", lambda dataset, reward: {}),
     "demonstrations": lambda policy: getattr(policy, "demonstrations", "optional"),
     "device": lambda policy: torch.device(policy.device),
     "keeps_double": lambda policy: policy.normaliser.keeps_double,

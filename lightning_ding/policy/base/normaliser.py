@@ -65,6 +65,11 @@ class Normaliser(nn.Module):
         return bool(self._modules)
 
     @property
+    def kinds(self) -> dict[str, bool]:
+        """Whether observations and rewards are normalised, by the names of the datamodules' arguments."""
+        return {"norm_obs": bool(self.paths), "norm_reward": self._has_reward}
+
+    @property
     def has_seen_obs(self) -> bool:
         """Whether there are statistics of observations, of at least one."""
         return bool(self.paths) and all(int(self._part(name).count) > 0 for name in self.paths)
@@ -143,6 +148,10 @@ class Normaliser(nn.Module):
         if self._has_reward:
             normal |= {name: self._part(REWARD).scaled(batch[name]) for name in REWARDS if name in batch}
         return {**batch, **normal}
+
+    def scale_return(self, value: Tensor) -> Tensor:
+        """Return returns, any shape, divided by what rewards are divided by; they are not clipped."""
+        return value * self._part(REWARD).scale.to(value.device) if self._has_reward else value
 
     # ------------------------------------------------------------------ updating the statistics
 

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict
+from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
 from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
@@ -91,7 +91,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.config: ConfigT = self._read_config(saved_state.as_data(cfg))
+        self.config: ConfigT = self._read_config(saved_state.as_data(cfg, type(self)))
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)
@@ -101,6 +101,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.rng = np.random.default_rng()
         self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
+        self.has_loaded_weights = False  # of a trained policy, without its counters
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
         self.learner = self._learner_class(self)
@@ -223,8 +224,8 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     @property
     def cfg(self) -> EasyDict:
-        """A copy of the config as an ``EasyDict``; the policy itself reads ``config``."""
-        return EasyDict(to_save(self))
+        """The config as an ``EasyDict`` that cannot be changed; ``copy.deepcopy`` of it can, for another policy."""
+        return read_only(to_save(self), "policy.cfg")
 
     @property
     def is_built(self) -> bool:
@@ -452,6 +453,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
         load_ding_checkpoint(self, path)
+        self.has_loaded_weights = True
 
     def scheduled_values(self) -> dict[str, float]:
         """Return the current scheduled weights of the loss, by their names in ``learn``."""

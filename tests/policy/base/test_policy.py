@@ -76,10 +76,13 @@ def test_default_configs_are_independent_of_each_other() -> None:
     assert (second.learn.batch_size, second.other.eps.start) == (128, 1.0)
 
 
-def test_changing_the_cfg_of_a_policy_changes_nothing(policy: DQNPolicy) -> None:
-    policy.cfg.learn.batch_size = 7
-    policy.get_attribute("cfg").learn.batch_size = 7
-    assert (policy.config.learn.batch_size, policy.cfg.learn.batch_size) == (6, 6)
+def test_the_cfg_of_a_policy_cannot_be_changed_but_a_copy_of_it(policy: DQNPolicy) -> None:
+    for cfg in (policy.cfg, policy.get_attribute("cfg")):
+        with pytest.raises(TypeError, match=r"policy\.cfg\.learn\.batch_size cannot be set"):
+            cfg.learn.batch_size = 7
+    changed = copy.deepcopy(policy.cfg)
+    changed.learn.batch_size = 7
+    assert (policy.config.learn.batch_size, DQNPolicy(changed).config.learn.batch_size) == (6, 7)
 
 
 def test_a_policy_keeps_no_reference_to_the_mapping_it_was_made_from() -> None:
