@@ -14,7 +14,7 @@ from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import check_action_shape, full_precision
-from lightning_ding.model.qac import EncoderAndHead
+from lightning_ding.model.qac import EncoderAndHead, hidden_sizes
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -54,11 +54,13 @@ class DiscreteQAC(nn.Module):
         encoder: str | None = None,
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
+        actor_hidden_size_list: Sequence[int] | None = None,
+        critic_hidden_size_list: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_action_shape(action_shape)
-        for name, layers in (("actor_head", actor_head_layer_num), ("critic_head", critic_head_layer_num)):
-            require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
+        actor_hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)
+        critic_hidden = hidden_sizes("critic", critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
 
         def make() -> Any:
             options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
@@ -68,8 +70,8 @@ class DiscreteQAC(nn.Module):
         features = critic_encoder.output_size
         has_encoder = any(True for _ in critic_encoder.parameters())
         require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
-        actor_sizes = [features, *[actor_head_hidden_size] * (1 + actor_head_layer_num), action_shape]
-        critic_sizes = [features, *[critic_head_hidden_size] * (1 + critic_head_layer_num), action_shape]
+        actor_sizes = [features, *actor_hidden, action_shape]
+        critic_sizes = [features, *critic_hidden, action_shape]
         actor_head = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
         self.actor = EncoderAndHead(None if share_encoder else make(), actor_head)
         self.critic = EncoderAndHead(critic_encoder, EnsembleMLP(1 + twin_critic, critic_sizes, activation, layer_norm))

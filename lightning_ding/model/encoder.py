@@ -125,6 +125,25 @@ def _flattened(obs: Tensor) -> Tensor:
     return obs if obs.is_floating_point() else obs.float()
 
 
+class EntryEncoders(nn.ModuleDict):
+    """An encoder for each entry of a dict observation, by name, in alphabetical order.
+
+    Args:
+        obs_shape: Shape of each entry by name.
+        create: Makes the encoder of an entry from its shape.
+    """
+
+    def __init__(self, obs_shape: Mapping[str, Any], create: Callable[[ObsShape], Any]) -> None:
+        encoders = {name: create(shape) for name, shape in sorted(obs_shape.items())}
+        super().__init__(encoders)
+        self.sizes: list[int] = [encoder.output_size for encoder in encoders.values()]
+
+    def forward(self, obs: Mapping[str, Any]) -> Tensor:
+        """Return the joined features, shape (B, sum of ``sizes``); entries without an encoder are ignored."""
+        parts = [encoder(obs[name]) for name, encoder in self.items()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
 @ENCODER_REGISTRY.register("dict")
 class DictEncoder(nn.Module):
     """The entries of a dict observation as one vector, followed by layers over all of them.
@@ -161,8 +180,7 @@ class DictEncoder(nn.Module):
     ) -> None:
         super().__init__()
         check_entries(obs_shape, fusion_size, image_encoder)
-        own = {"image_encoder": image_encoder, "layer_norm": layer_norm or None}
-        given = {name: value for name, value in own.items() if value is not None} | kwargs
+        given = given_options(kwargs, image_encoder=image_encoder, layer_norm=layer_norm or None)
 
         def create(shape: ObsShape) -> Any:
             name = encoder_name(shape, image_encoder)
@@ -171,9 +189,8 @@ class DictEncoder(nn.Module):
             sizes = None if is_image(shape) else ()
             return create_encoder(shape, name, sizes, activation, **options_of_entry(shape, name, given))
 
-        encoders = {name: create(shape) for name, shape in sorted(obs_shape.items())}
-        self.encoders = nn.ModuleDict(encoders)
-        sizes = [encoder.output_size for encoder in encoders.values()]
+        self.encoders = EntryEncoders(obs_shape, create)
+        sizes = self.encoders.sizes
         widths = tuple(hidden_size_list or ()) + (() if fusion_size is None else (fusion_size,))
         if hidden_size_list is None and fusion_size is None:
             is_alone = len(sizes) == 1 and all(map(is_image, obs_shape.values()))
@@ -183,9 +200,8 @@ class DictEncoder(nn.Module):
 
     def forward(self, obs: Mapping[str, Any]) -> Tensor:
         """Return features, shape (B, F), of a dict of observations; entries without an encoder are ignored."""
-        parts = [encoder(obs[name]) for name, encoder in self.encoders.items()]
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return joined if self.layers is None else cast(Tensor, self.layers(joined))
+        joined = self.encoders(obs)
+        return cast(Tensor, joined if self.layers is None else self.layers(joined))
 
 
 def check_entries(obs_shape: Mapping[str, Any], fusion_size: int | None, image_encoder: str | None) -> None:
@@ -198,6 +214,11 @@ def check_entries(obs_shape: Mapping[str, Any], fusion_size: int | None, image_e
     require(fusion_size is None or fusion_size >= 1, "encoder_kwargs.fusion_size", ">= 1 or None", fusion_size)
     is_used = image_encoder is None or _holds_image(obs_shape)
     require(is_used, "encoder_kwargs.image_encoder", "None for a dict without images", image_encoder)
+
+
+def given_options(kwargs: Mapping[str, Any], **own: Any) -> dict[str, Any]:
+    """Return the options of a dict's encoder that its entries may get: its own ones that are set, and the others."""
+    return {name: value for name, value in own.items() if value is not None} | dict(kwargs)
 
 
 def options_of_entry(shape: ObsShape, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 class DiscreteHead(MLP):
-    """Hidden layers of equal width and a linear output layer for action values.
+    """Hidden layers and a linear output layer for action values.
 
     The values are 32-bit also under mixed precision.
 
@@ -37,6 +37,7 @@ class DiscreteHead(MLP):
         layer_num: Number of hidden layers, >= 0.
         activation: Activation of the hidden layers.
         layer_norm: Apply layer normalisation before each activation.
+        hidden_size_list: Width of each hidden layer, in place of ``hidden_size`` and ``layer_num``.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class DiscreteHead(MLP):
         layer_num: int = 0,
         activation: str = "relu",
         layer_norm: bool = False,
+        hidden_size_list: Sequence[int] | None = None,
     ) -> None:
-        sizes = [input_size, *[hidden_size] * layer_num, action_size]
-        super().__init__(sizes, activation, activate_last=False, layer_norm=layer_norm)
+        widths = [hidden_size] * layer_num if hidden_size_list is None else hidden_size_list
+        super().__init__([input_size, *widths, action_size], activation, activate_last=False, layer_norm=layer_norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return action values, shape (B, A), for features, shape (B, F)."""
@@ -138,6 +140,24 @@ def hidden_layers(name: str, input_size: int, hidden_size: int | None, layer_num
     allowed = f"None or {input_size}, the size of its input, when the head has no hidden layers"
     require(layers > 0 or width == input_size, f"{name}_hidden_size", allowed, hidden_size)
     return width, layers
+
+
+def check_widths(name: str, widths: Sequence[int] | None, **others: int | None) -> None:
+    """Raise if the widths of the hidden layers of a head are out of their range, or described twice.
+
+    Args:
+        name: Name of the widths in the config.
+        widths: Width of each hidden layer, >= 1; None if they are described by the other options.
+        others: The other options by name, None where they are left at their default.
+
+    Raises:
+        ValueError: If a width is below 1, or another option is given too.
+    """
+    if widths is None:
+        return
+    require(all(width >= 1 for width in widths), name, "None, or widths >= 1", list(widths))
+    for other, given in others.items():
+        require(given is None, other, f"left at its default with {name}", given)
 
 
 class DistributionHead(nn.Module):

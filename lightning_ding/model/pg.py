@@ -20,7 +20,7 @@ from lightning_ding.registry import MODEL_REGISTRY
 class PG(nn.Module):
     """Encoder and actor that compute a distribution over actions.
 
-    The arguments and errors are those of :class:`VAC`.
+    The arguments and errors are those of :class:`VAC` for the actor; ``actor_hidden_size_list`` is given alone.
 
     Example:
         >>> import torch
@@ -43,12 +43,17 @@ class PG(nn.Module):
         bound_type: Literal["tanh"] | None = None,
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
+        actor_hidden_size_list: Sequence[int] | None = None,
+        log_std_init: float | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+        has_list = actor_hidden_size_list is not None
+        options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs, has_list)
+        self.encoder = encoder_for(obs_shape, *options)
         head = (actor_head_hidden_size, actor_head_layer_num, activation)
         gaussian = (sigma_type, fixed_sigma_value, bound_type)
-        self.actor = create_actor(self.encoder.output_size, action_shape, action_space, *head, *gaussian, layer_norm)
+        added = (layer_norm, actor_hidden_size_list, log_std_init)
+        self.actor = create_actor(self.encoder.output_size, action_shape, action_space, *head, *gaussian, *added)
 
     def forward(self, obs: Any) -> dict[str, Any]:
         """Return ``logit``, the argument of ``rl.distribution_of``; see ``VAC.compute_actor``."""

@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.actor import LOG_SIGMA_RANGE
+from lightning_ding.model.actor import LOG_SIGMA_RANGE, SDE, GaussianHead, output_layers
 from lightning_ding.model.batch_renorm import flat_statistics
 from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP, critic_values
-from lightning_ding.model.heads import full_precision
+from lightning_ding.model.heads import check_widths, full_precision
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.registry import MODEL_REGISTRY
+
+FIRST_LOG_STD = -3.0  # of state-dependent noise, as in Stable-Baselines3's SAC
+LARGEST_MEAN = 2.0  # before squashing, with state-dependent noise
 
 
 class EncoderAndHead(nn.Module):
@@ -79,10 +82,17 @@ class ContinuousQAC(nn.Module):
         encoder_kwargs: Further keyword arguments of the encoders, see ``create_encoder``. If it is not empty, vectors
             get an encoder too.
         with_value: Add a network of the values of observations, with the sizes of the critics and its own encoder.
+        actor_hidden_size_list: Width of each hidden layer of the actor, in place of ``actor_head_hidden_size`` and
+            ``actor_head_layer_num``; None for those.
+        critic_hidden_size_list: Width of each hidden layer of the critics, likewise.
+        use_sde: Make the standard deviation that of state-dependent noise, see :class:`StateDependentSigma`, which also
+            describes ``full_std`` and ``use_expln``; needs ``reparameterization``.
+        log_std_init: Logarithm of the initial standard deviation with ``use_sde``; None for -3.
+        clip_mean: Bound of the mean before squashing with ``use_sde``, >= 0; 0 for no bound, None for 2.
 
     Raises:
-        ValueError: If a size is out of its range, there is no encoder to share, or the observation has a mask and the
-            action no choice.
+        ValueError: If a size is out of its range, there is no encoder to share, the observation has a mask and the
+            action no choice, or an argument would have no effect.
 
     Example:
         >>> model = ContinuousQAC(obs_shape=3, action_shape=1)
@@ -119,20 +129,31 @@ class ContinuousQAC(nn.Module):
         batch_renorm: bool = False,
         renorm_momentum: float = 0.01,
         renorm_warmup: int = 100_000,
+        actor_hidden_size_list: Sequence[int] | None = None,
+        critic_hidden_size_list: Sequence[int] | None = None,
+        use_sde: bool = False,
+        log_std_init: float | None = None,
+        full_std: bool = True,
+        use_expln: bool = False,
+        clip_mean: float | None = None,
     ) -> None:
         super().__init__()
         require(ensemble_num is None or not twin_critic, "twin_critic", "False with ensemble_num", twin_critic)
         self.values = critic_values(num_quantiles, n_atom, v_min, v_max)
         self.action_space = action_space
         self.choices, self.action_size = _action_sizes(obs_shape, action_shape, action_space)
-        actor_hidden = _hidden_sizes("actor_head", actor_head_hidden_size, actor_head_layer_num)
-        critic_hidden = _hidden_sizes("critic_head", critic_head_hidden_size, critic_head_layer_num)
+        actor_hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)
+        critic_hidden = hidden_sizes("critic", critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
+        sde = SDE.of(use_sde, full_std, use_expln, learn_features=True)
+        self.clip_mean = _check_sde(sde, action_space, batch_renorm, log_std_init, clip_mean)
+        first = FIRST_LOG_STD if log_std_init is None else log_std_init
         options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         make = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
         renorm = (renorm_momentum, renorm_warmup) if batch_renorm else None
         critic_encoder = make()
         own = None if share_encoder else make
-        self.actor = self._make_actor(critic_encoder, own, actor_hidden, activation, layer_norm, renorm)
+        noise = None if sde is None else (first, sde)
+        self.actor = self._make_actor(critic_encoder, own, actor_hidden, activation, layer_norm, renorm, noise)
         number, norm = 1 + twin_critic if ensemble_num is None else ensemble_num, layer_norm or critic_layer_norm
         features = critic_encoder.output_size
         critic_sizes = [features + self.choices + self.action_size, *critic_hidden, self.values.output_size]
@@ -152,14 +173,23 @@ class ContinuousQAC(nn.Module):
         activation: str,
         layer_norm: bool,
         renorm: tuple[float, int] | None,
+        noise: tuple[float, SDE] | None,
     ) -> EncoderAndHead:
-        """Return the actor, whose encoder is the critic's if ``make_encoder`` is None."""
+        """Return the actor, whose encoder is the critic's if ``make_encoder`` is None.
+
+        ``noise`` has the logarithm of the initial standard deviation, and the options, of state-dependent noise.
+        """
         has_encoder = any(True for _ in critic_encoder.parameters())
         is_shared = make_encoder is None
         require(has_encoder or not is_shared, "share_encoder", "False without an encoder", is_shared)
         outputs = self.choices + self.action_size * (2 if self.action_space == "reparameterization" else 1)
         sizes = [critic_encoder.output_size, *hidden, outputs]
         encoder = None if make_encoder is None else make_encoder()
+        if noise is not None:
+            options = {"activation": activation, "layer_norm": layer_norm, "hidden_size_list": hidden}
+            size = critic_encoder.output_size
+            head = GaussianHead(size, self.action_size, 0, log_std_init=noise[0], sde=noise[1], **options)
+            return EncoderAndHead(encoder, head)
         if renorm is None:
             return EncoderAndHead(encoder, MLP(sizes, activation, activate_last=False, layer_norm=layer_norm))
         return EncoderAndHead(encoder, EnsembleMLP(1, sizes, activation, layer_norm, renorm=renorm))
@@ -167,7 +197,7 @@ class ContinuousQAC(nn.Module):
     def _init_last_layers(self, bound: float) -> None:
         for head in (self.actor.head, self.critic.head):
             is_ensemble = isinstance(head, EnsembleMLP)
-            last = (head.weights[-1], head.biases[-1]) if is_ensemble else head.layers[-1].parameters()
+            last = (head.weights[-1], head.biases[-1]) if is_ensemble else output_layers(head)[0].parameters()
             for parameter in last:
                 nn.init.uniform_(parameter, -bound, bound)
 
@@ -217,7 +247,8 @@ class ContinuousQAC(nn.Module):
         Returns:
             With ``regression``, ``action`` (B, A) in [-1, 1]; with ``reparameterization``, ``mu`` and ``log_sigma`` (B,
             A) of the action before squashing; with ``hybrid``, ``logit`` (B, K) and ``action_args`` (B, A) in [-1, 1].
-            With ``by_batch`` also ``statistics``, see :func:`flat_statistics`.
+            With ``by_batch`` also ``statistics``, see :func:`flat_statistics`. With ``use_sde`` also the output of
+            :class:`StateDependentSigma`.
         """
         encoder = self.actor.encoder
         features = self.critic.fixed_features(obs) if encoder is None else encoder(obs)
@@ -225,7 +256,12 @@ class ContinuousQAC(nn.Module):
             statistics: list[Tensor] = []
             output = self.actor.head(features, statistics=statistics)[0]
             return {**self._actor_output(output), "statistics": flat_statistics(statistics)}
-        output = full_precision(self.actor.head(features))
+        output = self.actor.head(features)
+        if isinstance(output, dict):
+            bound = self.clip_mean
+            mu = output["mu"].clamp(-bound, bound) if bound else output["mu"]
+            return {**output, "mu": mu, "log_sigma": output["sigma"].log()}
+        output = full_precision(output)
         return self._actor_output(output[0] if output.ndim == 3 else output)
 
     def _actor_output(self, output: Tensor) -> dict[str, Tensor]:
@@ -287,7 +323,34 @@ def _action_sizes(obs_shape: ObsShape, action_shape: int | Mapping[str, int], ac
     return shapes["action_type_shape"], shapes["action_args_shape"]
 
 
-def _hidden_sizes(head: str, size: int, layers: int) -> list[int]:
-    """Return the widths of the hidden layers of a head with ``layers`` layers after the first."""
-    require(layers >= 0, f"{head}_layer_num", ">= 0", layers)
-    return [size] * (1 + layers)
+def hidden_sizes(part: str, size: int, layers: int, widths: Sequence[int] | None) -> list[int]:
+    """Return the widths of the hidden layers of a head.
+
+    Args:
+        part: ``actor`` or ``critic``, for errors.
+        size: Width of all layers, unless there are ``widths``.
+        layers: Number of layers after the first one, >= 0, unless there are ``widths``.
+        widths: Width of each layer, >= 1; None for layers of equal width.
+
+    Raises:
+        ValueError: If a number is out of its range.
+
+    Example:
+        >>> hidden_sizes("actor", 256, 1, None), hidden_sizes("actor", 256, 1, [400, 300])
+        ([256, 256], [400, 300])
+    """
+    require(layers >= 0, f"{part}_head_layer_num", ">= 0", layers)
+    check_widths(f"{part}_hidden_size_list", widths)
+    return [size] * (1 + layers) if widths is None else list(widths)
+
+
+def _check_sde(
+    sde: SDE | None, action_space: str, batch_renorm: bool, log_std_init: float | None, clip_mean: float | None
+) -> float:
+    """Return the bound of the mean; raise if an argument has no effect or does not fit."""
+    fits = sde is None or (action_space == "reparameterization" and not batch_renorm)
+    require(fits, "use_sde", "False without 'reparameterization', and with batch_renorm", True)
+    require(sde is not None or log_std_init is None, "log_std_init", "None without use_sde", log_std_init)
+    require(sde is not None or clip_mean is None, "clip_mean", "None without use_sde", clip_mean)
+    require(clip_mean is None or clip_mean >= 0, "clip_mean", ">= 0 or None", clip_mean)
+    return LARGEST_MEAN if clip_mean is None else float(clip_mean)

@@ -16,7 +16,7 @@ from lightning_ding import nested
 from lightning_ding.model.actor import FIXED_SIGMA, ActionShape, ActionSpace, SigmaType, create_actor, init_orthogonally
 from lightning_ding.model.core import RecurrentEncoder
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import DiscreteHead, hidden_layers
+from lightning_ding.model.vac import both_lists, critic_head
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -24,7 +24,8 @@ from lightning_ding.registry import MODEL_REGISTRY
 class RecurrentVAC(nn.Module):
     """Actor and critic that compute a distribution over actions and a value from the observations so far.
 
-    The arguments are those of :class:`VAC`, except for ``core`` and ``share_encoder``.
+    The arguments are those of :class:`VAC`, except for ``core`` and ``share_encoder``, without those of state-dependent
+    noise. The heads, and so the layers of the lists of widths, follow the core.
 
     Args:
         core: Arguments of :class:`RecurrentCore`: ``type``, ``hidden_size`` and ``num_layers``; None for its defaults.
@@ -60,17 +61,22 @@ class RecurrentVAC(nn.Module):
         bound_type: Literal["tanh"] | None = None,
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
+        actor_hidden_size_list: Sequence[int] | None = None,
+        critic_hidden_size_list: Sequence[int] | None = None,
+        log_std_init: float | None = None,
     ) -> None:
         super().__init__()
-        options = (obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+        has_lists = both_lists(actor_hidden_size_list, critic_hidden_size_list)
+        options = (obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs, has_lists)
         self.encoder = RecurrentEncoder(encoder_for(*options), core or {})
         self.critic_encoder = None if share_encoder else RecurrentEncoder(encoder_for(*options), core or {})
         features = self.encoder.output_size
         head = (actor_head_hidden_size, actor_head_layer_num, activation)
         gaussian = (sigma_type, fixed_sigma_value, bound_type)
-        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, layer_norm)
-        width, layers = hidden_layers("critic_head", features, critic_head_hidden_size, critic_head_layer_num)
-        self.critic = DiscreteHead(features, 1, width, layers, activation, layer_norm)
+        added = (layer_norm, actor_hidden_size_list, log_std_init)
+        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, *added)
+        sizes = (critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
+        self.critic = critic_head(features, *sizes, activation, layer_norm)
 
     @property
     def state_size(self) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import (
     MLP,
+    EntryEncoders,
     ObsShape,
     check_entries,
     create_encoder,
     encoder_name,
+    given_options,
     is_image,
     options_of_entry,
 )
@@ -61,7 +62,7 @@ class SeparateEncoder(nn.Module):
         path = "encoder_kwargs.fusion_size"
         require(fusion_size is None or not is_single, path, "None for a dict with one entry", fusion_size)
         own = {"fusion_size": fusion_size, "image_encoder": image_encoder, "layer_norm": layer_norm or None}
-        given = {name: value for name, value in own.items() if value is not None} | kwargs
+        given = given_options(kwargs, **own)
 
         def create(shape: ObsShape) -> Any:
             chosen = encoder_name(shape, image_encoder)
@@ -71,17 +72,16 @@ class SeparateEncoder(nn.Module):
                 options.pop("fusion_size", None)
             return create_encoder(shape, name, None if is_image(shape) else hidden_size_list, activation, **options)
 
-        encoders = {name: create(shape) for name, shape in sorted(obs_shape.items())}
-        self.encoders = nn.ModuleDict(encoders)
-        sizes = [encoder.output_size for encoder in encoders.values()]
+        self.encoders = EntryEncoders(obs_shape, create)
+        sizes = self.encoders.sizes
         self.output_size = max(sizes) if fusion_size is None else fusion_size
         joined = (sum(sizes), self.output_size)
         self.fusion = None if is_single else MLP(joined, activation, layer_norm=layer_norm)
 
     def forward(self, obs: Mapping[str, Any]) -> Tensor:
         """Return features, shape (B, F), of a dict of observations; entries without an encoder are ignored."""
-        features = [encoder(obs[name]) for name, encoder in self.encoders.items()]
-        return features[0] if self.fusion is None else cast(Tensor, self.fusion(torch.cat(features, dim=1)))
+        joined = self.encoders(obs)
+        return cast(Tensor, joined if self.fusion is None else self.fusion(joined))
 
 
 def dict_encoder(section: Mapping[str, Any]) -> str | None:

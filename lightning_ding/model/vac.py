@@ -12,9 +12,17 @@ from typing import Any, Literal, cast
 from torch import nn
 
 from lightning_ding.config import require
-from lightning_ding.model.actor import FIXED_SIGMA, ActionShape, ActionSpace, SigmaType, create_actor, init_orthogonally
+from lightning_ding.model.actor import (
+    FIXED_SIGMA,
+    SDE,
+    ActionShape,
+    ActionSpace,
+    SigmaType,
+    create_actor,
+    init_orthogonally,
+)
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import DiscreteHead, hidden_layers
+from lightning_ding.model.heads import DiscreteHead, check_widths, hidden_layers
 from lightning_ding.registry import MODEL_REGISTRY
 
 MODES = ("compute_actor", "compute_critic", "compute_actor_critic")
@@ -44,6 +52,13 @@ class VAC(nn.Module):
         bound_type: Bound of the mean of continuous actions, see ``GaussianHead``.
         layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
         encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
+        actor_hidden_size_list: Width of each layer of the actor's head, in place of ``actor_head_hidden_size`` and
+            ``actor_head_layer_num``; needs ``critic_hidden_size_list``. With both, a vector has no encoder layers
+            unless an argument of the encoder is given.
+        critic_hidden_size_list: Width of each layer of the critic's head, likewise.
+        log_std_init: Logarithm of the initial standard deviation, see ``GaussianHead``.
+        use_sde: Make the standard deviation that of state-dependent noise, see ``StateDependentSigma``, which also
+            describes ``full_std`` and ``use_expln``.
 
     Raises:
         ValueError: If a value is out of its range, does not fit the action space, or would have no effect.
@@ -73,17 +88,25 @@ class VAC(nn.Module):
         bound_type: Literal["tanh"] | None = None,
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
+        actor_hidden_size_list: Sequence[int] | None = None,
+        critic_hidden_size_list: Sequence[int] | None = None,
+        log_std_init: float | None = None,
+        use_sde: bool = False,
+        full_std: bool = True,
+        use_expln: bool = False,
     ) -> None:
         super().__init__()
-        options = (obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+        has_lists = both_lists(actor_hidden_size_list, critic_hidden_size_list)
+        options = (obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs, has_lists)
         self.encoder = encoder_for(*options)
         self.critic_encoder = None if share_encoder else encoder_for(*options)
         features = self.encoder.output_size
         head = (actor_head_hidden_size, actor_head_layer_num, activation)
         gaussian = (sigma_type, fixed_sigma_value, bound_type)
-        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, layer_norm)
-        width, layers = hidden_layers("critic_head", features, critic_head_hidden_size, critic_head_layer_num)
-        self.critic = DiscreteHead(features, 1, width, layers, activation, layer_norm)
+        added = (layer_norm, actor_hidden_size_list, log_std_init, SDE.of(use_sde, full_std, use_expln))
+        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, *added)
+        sizes = (critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
+        self.critic = critic_head(features, *sizes, activation, layer_norm)
 
     def forward(self, obs: Any, mode: str = "compute_actor_critic") -> dict[str, Any]:
         """Call the method named ``mode`` and return its output.
@@ -142,3 +165,36 @@ class VAC(nn.Module):
             critic: Gain of the critic's output layer.
         """
         init_orthogonally(self, {self.actor: actor, self.critic: critic}, hidden)
+
+
+def both_lists(actor: Sequence[int] | None, critic: Sequence[int] | None) -> bool:
+    """Return whether the widths of the layers of actor and critic are given as lists.
+
+    Raises:
+        ValueError: If only one of them is: the other head would be a linear function of the observation.
+    """
+    for name, other, given, of_other in (
+        ("actor_hidden_size_list", "critic_hidden_size_list", actor, critic),
+        ("critic_hidden_size_list", "actor_hidden_size_list", critic, actor),
+    ):
+        require(given is not None or of_other is None, name, f"set with {other}, and None without it", given)
+    return actor is not None
+
+
+def critic_head(
+    input_size: int,
+    hidden_size: int | None,
+    layer_num: int | None,
+    hidden_size_list: Sequence[int] | None,
+    activation: str,
+    layer_norm: bool,
+) -> DiscreteHead:
+    """Return the head that maps features to a value; the arguments are those of :class:`VAC` for the critic's head.
+
+    Raises:
+        ValueError: If a size is out of its range, or the layers are described twice.
+    """
+    width, layers = hidden_layers("critic_head", input_size, hidden_size, layer_num)
+    others = {"critic_head_hidden_size": hidden_size, "critic_head_layer_num": layer_num}
+    check_widths("critic_hidden_size_list", hidden_size_list, **others)
+    return DiscreteHead(input_size, 1, width, layers, activation, layer_norm, hidden_size_list)

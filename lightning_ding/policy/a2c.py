@@ -23,11 +23,12 @@ from lightning_ding import rl
 from lightning_ding.policy.actor_critic import (
     ActorCriticCollectConfig,
     ActorCriticLearnConfig,
-    ActorCriticModelConfig,
     ActorCriticPolicy,
+    SDEActorCriticModelConfig,
 )
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.on_policy import OnPolicyConfig
+from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.search_spaces import searched
@@ -56,7 +57,7 @@ class A2CLearnConfig(ActorCriticLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CCollectConfig(ActorCriticCollectConfig):
+class A2CCollectConfig(SDECollectConfig, ActorCriticCollectConfig):
     """Options for collecting: the amount and the collector."""
 
     n_sample: int | None = 128
@@ -64,7 +65,7 @@ class A2CCollectConfig(ActorCriticCollectConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CModelConfig(ActorCriticModelConfig):
+class A2CModelConfig(SDEActorCriticModelConfig):
     """The network of an actor and a critic."""
 
     share_encoder: bool = False
@@ -85,6 +86,7 @@ class A2CConfig(OnPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.learn.check_model(self.model)
+        check_sde(self.model, self.collect)
 
 
 @POLICY_REGISTRY.register("a2c")

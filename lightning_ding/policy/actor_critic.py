@@ -14,9 +14,9 @@ Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,13 @@ from lightning_ding.config import require
 from lightning_ding.model.layers import has_own_weights, output_layer
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.actor_policy import ActorModelConfig
+from lightning_ding.policy.base.config import WITHOUT_SDE
 from lightning_ding.policy.base.policy import ConfigT
 from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
+from lightning_ding.policy.state_dependent_exploration import SDEModelConfig, explores_by_state, uses_sde, with_noise
 from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.rl.value_scales import CriticScale
 
@@ -45,6 +47,18 @@ class ActorCriticModelConfig(ActorModelConfig):
     """Width of the critic head's hidden layers; None means the encoder's last width."""
     critic_head_layer_num: int | None = None
     """Number of hidden layers of the critic's head, >= 0; None means 1 with critic_head_hidden_size, else 0."""
+    critic_hidden_size_list: Sequence[int] | None = None
+    """Width of each layer of the critic's head, >= 1, in place of the two options above; needs
+    actor_hidden_size_list."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDEActorCriticModelConfig(SDEModelConfig, ActorCriticModelConfig):
+    """The network of an actor, which may explore with state-dependent noise, and a critic."""
+
+    MOVED: ClassVar[dict[str, str]] = {
+        key: hint for key, hint in ActorCriticModelConfig.MOVED.items() if key not in WITHOUT_SDE
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +132,7 @@ SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
 RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
 
 
+@explores_by_state
 class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     """A policy that weighs its actions by generalised advantages, of rollouts or of replayed ones.
 
@@ -131,6 +146,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     others, as pruned ones are, an affine function after the network changes, a ``rl.value_scales.CriticScale``.
     """
 
+    parts_of_model: ClassVar[tuple[str, ...]] = ("compute_actor", "compute_critic", "compute_actor_critic")
     _loaded_kind: Any = None  # learn.value_norm of the checkpoint that was loaded last
 
     # ------------------------------------------------------------------ to implement
@@ -174,6 +190,9 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _logit(self, obs: Any) -> Any:
         model: Any = self.model
         return model.compute_actor(obs)["logit"]
+
+    def _draw(self, distribution: rl.Distribution, logit: Any) -> Any:
+        return with_noise(self, logit) if uses_sde(self) else super()._draw(distribution, logit)
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered actor-critic network."""

@@ -44,10 +44,16 @@ class ActorModelConfig(NetworkConfig):
     """Width of the actor head's hidden layers; None means the encoder's last width."""
     actor_head_layer_num: int | None = None
     """Number of hidden layers of the actor's head, >= 0; None means 1 with actor_head_hidden_size, else 0."""
+    actor_hidden_size_list: Sequence[int] | None = None
+    """Width of each layer of the actor's head, >= 1, in place of the two options above; a vector then has no encoder
+    layers unless an option of the encoder is set. With a critic, needs critic_hidden_size_list."""
     sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
     """Standard deviation of continuous actions: learned for each dimension, by the network, or fixed."""
     fixed_sigma_value: float = 0.3
     """The standard deviation with sigma_type fixed, > 0, in units of half the action's range."""
+    log_std_init: float | None = None
+    """Logarithm of the initial standard deviation with sigma_type independent; None means -0.5, and 0 with
+    state-dependent noise."""
     bound_type: Literal["tanh"] | None = None
     """Squash the mean of continuous actions; None means that the mean is not bounded, and the action is clipped."""
 

@@ -117,6 +117,7 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = IMPALAConfig
     config: IMPALAConfig
+    parts_of_model: ClassVar[tuple[str, ...]] = ("compute_actor", "compute_critic", "compute_actor_critic")
     on_policy: ClassVar[bool] = False
     learns_from_sequences: ClassVar[bool] = True
 

@@ -146,9 +146,14 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
     # ------------------------------------------------------------------ acting
 
     def _forward_collect(self, obs: Any) -> dict[str, Any]:  # type: ignore[override]
-        distribution = self._distribution(self._logit(obs), obs)
-        drawn = distribution.sample(self.rng)
+        logit = self._logit(obs)
+        distribution = self._distribution(logit, obs)
+        drawn = self._draw(distribution, logit)
         return {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
+
+    def _draw(self, distribution: rl.Distribution, logit: Any) -> Any:
+        """Return actions to collect with, for the output of the network and the distribution that it describes."""
+        return distribution.sample(self.rng)
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_critic import ActorCriticCollectConfig, ActorCriticModelConfig, ActorCriticPolicy
+from lightning_ding.policy.actor_critic import ActorCriticCollectConfig, ActorCriticPolicy, SDEActorCriticModelConfig
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.clipped_surrogate import (
@@ -33,6 +33,7 @@ from lightning_ding.policy.clipped_surrogate import (
     clipped_value_loss,
 )
 from lightning_ding.policy.on_policy import OnPolicyConfig
+from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
 from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -61,7 +62,7 @@ class PPOLearnConfig(ClippedSurrogateLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOCollectConfig(ActorCriticCollectConfig):
+class PPOCollectConfig(SDECollectConfig, ActorCriticCollectConfig):
     """Options for collecting: the amount and the collector."""
 
     n_sample: int | None = 1024
@@ -74,7 +75,7 @@ class PPOConfig(OnPolicyConfig):
 
     recompute_adv: bool = True
     """Compute values and advantages again before each pass over a rollout."""
-    model: ActorCriticModelConfig = field(default_factory=ActorCriticModelConfig)
+    model: SDEActorCriticModelConfig = field(default_factory=SDEActorCriticModelConfig)
     """The network."""
     learn: PPOLearnConfig = field(default_factory=PPOLearnConfig)
     """Options for updates."""
@@ -84,6 +85,7 @@ class PPOConfig(OnPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.learn.check_model(self.model)
+        check_sde(self.model, self.collect)
 
 
 @POLICY_REGISTRY.register("ppo")

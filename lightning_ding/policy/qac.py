@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
+from lightning_ding.model.heads import check_widths
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.spaces import ActionBounds, continuous_action, obs_shape
@@ -43,6 +44,10 @@ class ActorAndCriticsConfig(NetworkConfig):
     """Width of the critics' hidden layers, >= 1."""
     critic_head_layer_num: int = 1
     """Number of hidden layers of the critics after the first one, >= 0, as in DI-engine."""
+    actor_hidden_size_list: Sequence[int] | None = None
+    """Width of each hidden layer of the actor, >= 1, in place of the options above; None means theirs."""
+    critic_hidden_size_list: Sequence[int] | None = None
+    """Width of each hidden layer of the critics, >= 1, likewise."""
     encoder: str | None = None
     """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations, and uses
     no encoder for vectors."""
@@ -60,6 +65,14 @@ class ActorAndCriticsConfig(NetworkConfig):
             layers, size = getattr(self, f"{head}_layer_num"), getattr(self, f"{head}_hidden_size")
             require(layers >= 0, f"model.{head}_layer_num", ">= 0", layers)
             require(size >= 1, f"model.{head}_hidden_size", ">= 1", size)
+            self._check_list(head)
+
+    def _check_list(self, head: str) -> None:
+        """Raise if the layers of a head are described twice, or a width is below 1."""
+        name = f"model.{head.removesuffix('_head')}_hidden_size_list"
+        others = {one: getattr(self, one) for one in (f"{head}_hidden_size", f"{head}_layer_num")}
+        changed = {f"model.{one}": None if got == getattr(type(self), one) else got for one, got in others.items()}
+        check_widths(name, getattr(self, name.removeprefix("model.")), **changed)
 
     @staticmethod
     def from_older(section: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +157,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
     ``actor`` and ``critic`` with the parameters of each.
     """
 
+    parts_of_model: ClassVar[tuple[str, ...]] = ("compute_actor", "compute_critic", "actor", "critic")
     action_bounds: ActionBounds
     model: Any
 

@@ -49,7 +49,7 @@ class RecurrentPPOConfig(PPOConfig):
 
     learn_unroll_len: int = 32
     """Steps of a sequence, >= 1; the gradient reaches no further back."""
-    model: RecurrentPPOModelConfig = field(default_factory=RecurrentPPOModelConfig)
+    model: RecurrentPPOModelConfig = field(default_factory=RecurrentPPOModelConfig)  # type: ignore[assignment]
     """The network."""
 
     def __post_init__(self) -> None:
@@ -77,6 +77,7 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = RecurrentPPOConfig
     config: RecurrentPPOConfig
+    parts_of_model: ClassVar[tuple[str, ...]] = ("first_state", "act")
     _collecting: EnvStates
     _evaluating: EnvStates
     _sequences: rl.Sequences  # of the rollout that is being learned from

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.config import WITHOUT_SDE, PolicyConfig
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.qac import (
@@ -37,13 +37,26 @@ from lightning_ding.policy.qac import (
     QACModelConfig,
     QACPolicy,
 )
+from lightning_ding.policy.replay_policy import ReplayCollectConfig
+from lightning_ding.policy.state_dependent_exploration import (
+    SDECollectConfig,
+    SquashedSDEModelConfig,
+    check_sde,
+    explores_by_state,
+    uses_sde,
+    with_noise,
+)
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import LogUniform, searched
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACModelConfig(QACModelConfig):
+class SACModelConfig(SquashedSDEModelConfig, QACModelConfig):
     """The actor and the critics."""
+
+    MOVED: ClassVar[dict[str, str]] = {
+        key: hint for key, hint in QACModelConfig.MOVED.items() if key not in WITHOUT_SDE
+    }
 
     last_layer_init: float | None = 3e-3
     """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
@@ -83,6 +96,11 @@ class SACLearnConfig(QACLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SACCollectConfig(SDECollectConfig, ReplayCollectConfig):
+    """Options for collecting: the amount, the collector and the exploration."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SoftConfig(QACConfig):
     """The config of SAC and its relatives."""
 
@@ -98,13 +116,21 @@ class SACConfig(SoftConfig):
 
     model: SACModelConfig = field(default_factory=SACModelConfig)
     """The actor and the critics."""
+    collect: SACCollectConfig = field(default_factory=SACCollectConfig)
+    """Options for collecting: the amount, the collector and the exploration."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sde(self.model, self.collect)
 
 
 @POLICY_REGISTRY.register("sac")
+@explores_by_state
 class SACPolicy(QACPolicy[SoftConfig]):
     """SAC for continuous actions; vector, image and dict observations.
 
-    :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``mu`` and ``log_sigma``.
+    :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``mu`` and ``log_sigma``,
+    and with ``model.use_sde`` also ``features`` and ``std``, see :class:`StateDependentSigma`.
 
     Example:
         >>> policy = SACPolicy({"model": {"obs_shape": 3, "action_shape": 1}})
@@ -136,6 +162,8 @@ class SACPolicy(QACPolicy[SoftConfig]):
 
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
         output = self.model.compute_actor(obs)
+        if uses_sde(self):
+            return {"action": self.action_bounds.to_env(with_noise(self, output).tanh())}
         noise = torch.from_numpy(self._standard_normal(output["mu"].shape)).to(output["mu"])
         action = torch.addcmul(output["mu"], output["log_sigma"].exp(), noise).tanh()
         return {"action": self.action_bounds.to_env(action)}

@@ -23,13 +23,16 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.qac import Batch, ContinuousNetworkConfig
-from lightning_ding.policy.sac import SACLearnConfig, SACPolicy, SoftConfig
+from lightning_ding.policy.sac import SACCollectConfig, SACLearnConfig, SACModelConfig, SACPolicy, SoftConfig
+from lightning_ding.policy.state_dependent_exploration import SquashedSDEModelConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
 
 
 @dataclass(frozen=True, kw_only=True)
-class TQCModelConfig(ContinuousNetworkConfig):
+class TQCModelConfig(SquashedSDEModelConfig, ContinuousNetworkConfig):
     """The actor and the critics."""
+
+    MOVED: ClassVar[dict[str, str]] = SACModelConfig.MOVED
 
     ensemble_num: int = 5
     """Number of critics, >= 1."""
@@ -65,9 +68,12 @@ class TQCConfig(SoftConfig):
     """The actor and the critics."""
     learn: TQCLearnConfig = field(default_factory=TQCLearnConfig)
     """Options for updates."""
+    collect: SACCollectConfig = field(default_factory=SACCollectConfig)
+    """Options for collecting: the amount, the collector and the exploration."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_sde(self.model, self.collect)
         dropped, quantiles = self.learn.dropped_quantiles, self.model.num_quantiles
         allowed = f"in [0, {quantiles}), below model.num_quantiles"
         require(0 <= dropped < quantiles, "learn.dropped_quantiles", allowed, dropped)

@@ -65,6 +65,7 @@ from lightning_ding.rl.returns import discounted_return, gae, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, RunningReturns, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
 from lightning_ding.rl.soft import expected_soft_value, munchausen_bonus, soft_q_target, soft_value
+from lightning_ding.rl.state_dependent_noise import StateDependentNoise
 from lightning_ding.rl.td import TDLoss, double_q_target, masked, q_target, take_action_value, td_error, td_loss
 from lightning_ding.rl.value_scales import rescale_output, symexp, symlog
 from lightning_ding.rl.vtrace import VTrace, vtrace
@@ -80,6 +81,7 @@ __all__ = [
     "RunningMeanStd",
     "RunningReturns",
     "Sequences",
+    "StateDependentNoise",
     "TDLoss",
     "VTrace",
     "advantage_weight",

@@ -162,6 +162,9 @@ def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
         has_memory = isinstance(mode, (CollectMode, EvalMode)) and attribute(mode, "has_memory", False)
         allowed = "one without memory, because a state belongs to an env and not to a player of a game"
         require(not has_memory, f"policy of player {number}", allowed, "one with a recurrent network")
+        keeps_noise = isinstance(mode, CollectMode) and attribute(mode, "keeps_noise", False)
+        allowed = "one without model.use_sde, because noise belongs to an env and not to a player of a game"
+        require(not keeps_noise, f"policy of player {number}", allowed, "one with it")
     return tuple(modes)
 
 

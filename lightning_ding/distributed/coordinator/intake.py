@@ -271,6 +271,8 @@ class ReplaySettings:
         players = 2 if config.system.collector.type == "marine" else 1
         has_memory = bool(policy.get_attribute("has_memory"))
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
+        keeps_noise = players == 2 and policy.get_attribute("keeps_noise")
+        require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
         buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
         check_buffer(buffer, bool(policy.get_attribute("priority")), in_sequences)
         one_step = {"n_step": 1, "discount_factor": 1.0}

@@ -25,6 +25,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "device": lambda policy: torch.device(policy.device),
     "keeps_double": lambda policy: policy.normaliser.keeps_double,
     "has_memory": lambda policy: getattr(policy, "has_memory", False),
+    "keeps_noise": lambda policy: bool(_from_config(policy, "model", "use_sde")),
     "module": lambda policy: policy,
     "n_episode": lambda policy: _from_config(policy, "collect", "n_episode"),
     "n_sample": lambda policy: _from_config(policy, "collect", "n_sample"),

@@ -17,11 +17,17 @@ from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
 
+WITHOUT_SDE = moved(
+    use_sde="ppo, a2c, sac, cql and tqc explore with state-dependent noise, and only with continuous actions",
+)
+"""The hint of networks without state-dependent exploration."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
     """The network of every algorithm: the spaces of its env, and its encoder."""
 
-    MOVED: ClassVar[dict[str, str]] = moved(
+    MOVED: ClassVar[dict[str, str]] = WITHOUT_SDE | moved(
         core="only r2d2, from replay of discrete actions, and recurrent_ppo, from rollouts, have recurrent layers",
     )
 

@@ -26,6 +26,7 @@ from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.export import Format, export
+from lightning_ding.policy.base.given_network import MissingNetwork, checked_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
@@ -68,7 +69,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     Raises:
         ValueError: If a config key is unknown or a value out of range, or if ``enable_field`` has an unknown mode.
-        TypeError: If ``model`` is not an ``nn.Module``, or a config value has the wrong type.
+        TypeError: If ``model`` is not an ``nn.Module`` or lacks a part, or a config value has the wrong type.
     """
 
     config_class: ClassVar[type[PolicyConfig]]
@@ -78,6 +79,8 @@ class Policy(LightningModule, Generic[ConfigT]):
     trains_on: ClassVar[str] = "envs"  # or "dataset": what the command line trains it on
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
     """Entries of the config's ``model`` section that must be known before the network can be made."""
+    parts_of_model: ClassVar[tuple[str, ...]] = ()
+    """Methods and modules of a network that learning uses."""
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
@@ -98,7 +101,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.rng = np.random.default_rng()
         self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
-        self.model: nn.Module = nn.Identity()
+        self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
         self.learner = self._learner_class(self)
         self.action_start = ActionStart()
@@ -251,7 +254,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def _initialise(self, model: nn.Module | None) -> None:
         if self._needs_model():
-            self.model = create_model(self._model_cfg()) if model is None else model
+            self.model = create_model(self._model_cfg()) if model is None else checked_network(self, model)
             self._init_spaces()
         self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:

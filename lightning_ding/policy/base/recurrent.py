@@ -20,6 +20,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy.base.acting import ActionSelector
+from lightning_ding.policy.base.config import WITHOUT_SDE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class CoreConfig:
 class RecurrentModelConfig:
     """The field of a network's config that makes it recurrent; to be mixed into the config of a network."""
 
-    MOVED: ClassVar[dict[str, str]] = {}  # networks without recurrent layers have a hint for ``core`` there
+    MOVED: ClassVar[dict[str, str]] = WITHOUT_SDE  # networks without recurrent layers have a hint for ``core`` there
 
     core: CoreConfig = field(default_factory=CoreConfig)
     """The recurrent layers between the encoder and the heads."""

@@ -42,6 +42,7 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher  # 2
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
+from lightning_ding.policy.base.given_network import no_network
 from lightning_ding.protocols import HasSpaces, run_data
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
@@ -316,7 +317,4 @@ def build_for_trainer(policy: Any, action_selector: Any) -> None:
     if env_spaces is not None:
         policy.build(*env_spaces)
     elif not policy.is_built:
-        raise RuntimeError(
-            f"{type(policy).__name__} has no spaces: set model.obs_shape and model.action_shape in its "
-            "config, call build(observation_space, action_space), or use a datamodule that has an env"
-        )
+        raise RuntimeError(no_network(policy))

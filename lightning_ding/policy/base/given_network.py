@@ -1,0 +1,64 @@
+"""What a policy needs of its network, and what it has instead before the network can be made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+class MissingNetwork(nn.Module):
+    """Raises an error wherever a policy without a network uses it.
+
+    Args:
+        text: The error, which says what is missing.
+
+    Example:
+        >>> MissingNetwork("there is no network").compute_actor
+        Traceback (most recent call last):
+        ...
+        AttributeError: there is no network
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise RuntimeError."""
+        raise RuntimeError(self.text)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise AttributeError(self.__dict__.get("text", name), name=name, obj=self) from None
+
+
+def no_network(policy: Any) -> str:
+    """Return why a policy has no network, and how it gets one."""
+    name = type(policy).__name__
+    if not policy._needs_model():
+        return f"{name} has no network, because its enable_field is {policy.enable_field}"
+    section = policy._model_section()
+    missing = " and ".join(f"model.{one}" for one in policy.shape_names if section[one] is None)
+    return (
+        f"{name} has no spaces: set {missing} in its config, call build(observation_space, action_space), or use a "
+        "datamodule that has an env"
+    )
+
+
+def checked_network(policy: Any, model: nn.Module) -> nn.Module:
+    """Return a network that was passed; raise if it lacks a part that the policy uses to learn.
+
+    Raises:
+        TypeError: Naming the parts that are needed, and those that are missing.
+    """
+    needed = policy.parts_of_model if "learn" in policy.enable_field else ()
+    missing = [part for part in needed if not hasattr(model, part)]
+    if missing:
+        raise TypeError(
+            f"model must have {', '.join(needed)} for {type(policy).__name__}, got a {type(model).__name__} without "
+            f"{', '.join(missing)}"
+        )
+    return model
