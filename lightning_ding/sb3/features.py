@@ -42,6 +42,8 @@ class Features(NamedTuple):
     """In the order of the model."""
     obs_shape: Any
     """``model.obs_shape`` for the config; None takes it from the env."""
+    only_entry: str = ""
+    """Name here of an observation that is no dict there, and one here; "" for none."""
 
     @property
     def images(self) -> list[Entry]:

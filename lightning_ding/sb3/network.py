@@ -5,6 +5,7 @@ Shapes: A dimensions of a continuous action.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ class Described(NamedTuple):
     action_space: spaces.Space[Any]
     obs_shape: Any
     """The ``model.obs_shape`` of the observation space here."""
+    is_masked: bool = False
+    """Whether its observations get an action mask here, which makes a dict of them."""
 
 
 class Network(NamedTuple):
@@ -53,7 +56,14 @@ def read_features(model: Described, prefix: str) -> Features:
     sizes = {name: source for name, source in sources.items() if weights.has(f"{source}.cnn")}
     of_images = {name: len(weights.linear(f"{source}.linear.0").bias) for name, source in sizes.items()}
     scales = bool(model.arguments.get("normalize_images", True))
-    return features_of(model.observation_space, model.obs_shape, of_images, scales)
+    features = features_of(model.observation_space, model.obs_shape, of_images, scales)
+    if not model.is_masked:
+        return features
+    shape = features.obs_shape
+    if shape is not None:
+        shape = shape if isinstance(model.observation_space, spaces.Dict) else {"observation": shape}
+        shape = {**shape, "action_mask": discrete_size(model.action_space)}
+    return Features(features.entries, shape, "observation")
 
 
 def image_encoders(weights: Weights, prefix: str, target: str, features: Features) -> Tensors:
@@ -61,7 +71,8 @@ def image_encoders(weights: Weights, prefix: str, target: str, features: Feature
     named: Tensors = {}
     for entry in features.images:
         source = f"{prefix}.extractors.{entry.name}" if entry.name else prefix
-        place = f"{target}.encoders.{entry.name}" if entry.name else target
+        name = entry.name or features.only_entry
+        place = f"{target}.encoders.{name}" if name else target
         numbers = sorted((number for number in weights.below(f"{source}.cnn") if number.isdigit()), key=int)
         for layer, number in enumerate(numbers):
             convolution = weights.linear(f"{source}.cnn.{number}")
@@ -80,6 +91,21 @@ def encoder_section(features: Features, activation: str) -> dict[str, Any]:
     if sizes and activation != "relu":
         options["activation"] = "relu"
     return section | ({"encoder_kwargs": options} if options else {})
+
+
+def discrete_size(space: spaces.Space[Any]) -> int:
+    """Return the number of entries of the mask of a discrete action.
+
+    Raises:
+        ValueError: If it is not discrete.
+    """
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    allowed = "Discrete, MultiDiscrete or MultiBinary"
+    require(isinstance(space, spaces.MultiBinary), "the action space of the model", allowed, space)
+    return 2 * math.prod(space.shape or (1,))
 
 
 def action_units(space: spaces.Box) -> tuple[Tensor, Tensor]:

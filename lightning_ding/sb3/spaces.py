@@ -2,7 +2,8 @@
 
 A space is stored as ``{":type:": "<class 'gymnasium.spaces.box.Box'>", ":serialized:": <pickle>, "_shape": [3], "low":
 "[-1. -1. -8.]", ...}``. Those of gym, which older models have, look the same. Arrays of more than a thousand numbers
-are abbreviated there, unless all numbers are equal; then the space has to come from elsewhere.
+may be abbreviated there. Of an image of bytes they are read as one number if all that are shown are equal, since the
+bounds of images are; any other space then has to come from elsewhere.
 """
 
 from __future__ import annotations
@@ -73,9 +74,11 @@ def _array(text: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[An
     """Return the array that a text shows: one number for all entries, or one for each.
 
     Raises:
-        ValueError: If it is abbreviated, or anything else.
+        ValueError: If it is abbreviated, but for equal bytes, or anything else.
     """
     tokens = text.replace("[", " ").replace("]", " ").replace(",", " ").split()
+    if "..." in tokens and kind == np.uint8:
+        tokens = list({token for token in tokens if token != "..."})
     if not all(NUMBER.fullmatch(token) for token in tokens):
         raise ValueError(f"{text[:40]!r} is no array of numbers")
     values = [float(token) for token in tokens]
