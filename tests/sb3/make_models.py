@@ -188,10 +188,12 @@ def actions_of(model: Any, name: str) -> Any:
 
 def without_pickles(data: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of a file without pickles and docstrings."""
+
     def short(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        kept = {key: one for key, one in value.items() if len(str(one)) < 300}
+        own = {key: one for key, one in value.items() if key == "__module__" or not key.startswith("_") or key == "_shape"}
+        kept = {key: one for key, one in own.items() if len(str(one)) < 1000}
         return {**kept, **({":serialized:": ""} if ":serialized:" in value else {})}
 
     return {key: short(value) for key, value in data.items() if key not in ("system_info", "rollout_buffer_class")}
@@ -211,8 +213,10 @@ def main() -> None:
             data = without_pickles(json.loads(archive.read("data")))
         file.unlink()
         shapes = {key: [*x.shape] if x.dtype == torch.float32 else [*x.shape, "int"] for key, x in state.items()}
+        last = {x.data_ptr(): key for key, x in state.items() if x.numel()}  # of tensors with several names
+        same = {key: last[x.data_ptr()] for key, x in state.items() if last.get(x.data_ptr(), key) != key}
         actions[name] = actions_of(model, name)
-        models[name] = {"data": data, "shapes": shapes, "is_soft": hasattr(model, "log_ent_coef")}
+        models[name] = {"data": data, "shapes": shapes, "same": same, "is_soft": hasattr(model, "log_ent_coef")}
     (FOLDER / "models.json").write_text(json.dumps(models, separators=(",", ":")) + "\n")
     np.savez_compressed(FOLDER / "actions.npz", **actions)
 

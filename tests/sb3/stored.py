@@ -22,9 +22,10 @@ def models() -> dict[str, Any]:
 
 def weights_of(name: str) -> dict[str, torch.Tensor]:
     """Return the state dict of a model's policy."""
-    shapes = models()[name]["shapes"].items()
+    shapes, same = models()[name]["shapes"].items(), models()[name]["same"]
     kinds = {key: torch.int64 if shape[-1:] == ["int"] else torch.float32 for key, shape in shapes}
-    return {key: formula(key, tuple(size for size in shape if size != "int"), kinds[key]) for key, shape in shapes}
+    sizes = {key: tuple(size for size in shape if size != "int") for key, shape in shapes}
+    return {key: formula(same.get(key, key), size, kinds[key]) for key, size in sizes.items()}
 
 
 def make_zip(name: str, folder: Path, **changes: Any) -> Path:
