@@ -60,7 +60,7 @@ def load_sb3_policy(
     target = getattr(policy, "target_model", None)
     if target is not None:
         _copy(model.tensors | model.target, target, path)
-    if model.log_temperature is not None:
+    if model.log_temperature is not None and policy.config.learn.auto_alpha:
         _set_temperature(policy, model.log_temperature)
     if vecnormalize is not None:
         _set_statistics(policy, vecnormalize)

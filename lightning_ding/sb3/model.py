@@ -55,6 +55,10 @@ class Model(NamedTuple):
     """What is not translated, and does not change greedy actions."""
     was_normalised: bool
     """Whether the file shows that the env of the run had a ``VecNormalize``."""
+    num_envs: int
+    """Number of envs of its run."""
+    is_masked: bool
+    """Whether its observations have an action mask."""
 
 
 def translate_model(
@@ -96,8 +100,8 @@ def translate_model(
     outer = _with_mask(inner, action_space) if described.is_masked else inner
     temperature = archive.variables.get("log_ent_coef")
     was_normalised = policy in ("ppo", "a2c", "recurrent_ppo") and data.get("_last_original_obs") is not None
-    parts = (network.tensors, network.target, temperature, tuple(notes), was_normalised)
-    return Model(policy, cfg, (outer, action_space), *parts)
+    found = (network.tensors, network.target, temperature, tuple(notes), was_normalised)
+    return Model(policy, cfg, (outer, action_space), *found, settings.data["num_envs"], described.is_masked)
 
 
 def _without_mask(space: spaces.Space[Any]) -> spaces.Space[Any]:

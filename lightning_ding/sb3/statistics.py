@@ -84,6 +84,7 @@ def _moments(moments: Any, name: str, epsilon: float, path: str | Path) -> dict[
         raise ValueError(f"the statistics {name!r} of {str(path)!r} cannot be read: {error}") from error
     fits = mean.shape == variance.shape and count.shape == () and np.isfinite([mean, variance]).all() and count > 0
     require(bool(fits), f"the statistics {name!r} of {str(path)!r}", "finite, of one shape", moments.state)
+    count = np.maximum(count, 1.0)  # that of no numbers is 0.0001 there, with a variance of 1
     m2 = (variance + (epsilon - EPSILON)) * count
     parts = {"count": count, "mean": mean, "m2": m2}
     return {f"{name}.{part}": torch.from_numpy(np.array(array, np.float64)) for part, array in parts.items()}

@@ -192,11 +192,26 @@ def without_pickles(data: dict[str, Any]) -> dict[str, Any]:
     def short(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        own = {key: one for key, one in value.items() if key == "__module__" or not key.startswith("_") or key == "_shape"}
-        kept = {key: one for key, one in own.items() if len(str(one)) < 1000}
+        own = ("__module__", "_shape", "_sigma")
+        kept = {key: one for key, one in value.items() if key in own or not key.startswith("_")}
+        kept = {key: one for key, one in kept.items() if len(str(one)) < 1000}
         return {**kept, **({":serialized:": ""} if ":serialized:" in value else {})}
 
     return {key: short(value) for key, value in data.items() if key not in ("system_info", "rollout_buffer_class")}
+
+
+def write_statistics(file: Path) -> Any:
+    """Write statistics of the observations of ``ppo_box``, and return its actions for normalised ones."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    env = VecNormalize(DummyVecEnv([lambda: Spaces("ppo_box")]), gamma=0.9, epsilon=1e-3)
+    env.obs_rms.mean, env.obs_rms.var = np.array([0.5, -0.25, 0.0]), np.array([0.04, 4.0, 1.0])  # type: ignore[union-attr]
+    env.obs_rms.count, env.ret_rms.var = 100.0, np.array(9.0)  # type: ignore[union-attr]
+    env.save(str(file))
+    model = makers()["ppo_box"](env)
+    state = model.policy.state_dict()
+    model.policy.load_state_dict({key: formula(key, tuple(x.shape), x.dtype) for key, x in state.items()})
+    return model.predict(env.normalize_obs(observations(VECTOR, OBSERVATIONS)), deterministic=True)[0]
 
 
 def main() -> None:
@@ -215,8 +230,9 @@ def main() -> None:
         shapes = {key: [*x.shape] if x.dtype == torch.float32 else [*x.shape, "int"] for key, x in state.items()}
         last = {x.data_ptr(): key for key, x in state.items() if x.numel()}  # of tensors with several names
         same = {key: last[x.data_ptr()] for key, x in state.items() if last.get(x.data_ptr(), key) != key}
-        actions[name] = actions_of(model, name)
-        models[name] = {"data": data, "shapes": shapes, "same": same, "is_soft": hasattr(model, "log_ent_coef")}
+        actions[name], is_soft = actions_of(model, name), getattr(model, "ent_coef_optimizer", None) is not None
+        models[name] = {"data": data, "shapes": shapes, "same": same, "is_soft": is_soft}
+    actions["normalised"] = write_statistics(FOLDER / "vecnormalize.pkl")
     (FOLDER / "models.json").write_text(json.dumps(models, separators=(",", ":")) + "\n")
     np.savez_compressed(FOLDER / "actions.npz", **actions)
 
