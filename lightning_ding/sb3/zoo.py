@@ -150,8 +150,9 @@ def _value(node: ast.expr) -> Any:
         return {_value(key): _value(item) for key, item in zip(node.keys, node.values, strict=True) if key}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict" and not node.args:
-        return {one.arg: _value(one.value) for one in node.keywords if one.arg}
+    is_dict = isinstance(node, ast.Call) and ast.unparse(node.func) == "dict" and not node.args
+    if isinstance(node, ast.Call) and is_dict and all(one.arg for one in node.keywords):
+        return {one.arg: _value(one.value) for one in node.keywords}
     if isinstance(node, (ast.Name, ast.Attribute)):
         return ast.unparse(node)
     raise ValueError(f"{ast.unparse(node)[:60]!r} is no literal of Python")
