@@ -66,8 +66,8 @@ def _saved_wrapper(path: str | Path) -> Mapping[str, Any]:
     except (OSError, ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"vecnormalize must be a file of VecNormalize.save, got {str(path)!r}: {error}") from error
     got = content.name if isinstance(content, Record) else type(content).__name__
-    is_known = isinstance(content, Record) and got == VEC_NORMALIZE and isinstance(content.state, dict)
-    require(is_known, "vecnormalize", "a file of VecNormalize.save", f"{str(path)!r} of a {got}")
+    if got != VEC_NORMALIZE or not isinstance(content.state, dict):
+        raise ValueError(f"vecnormalize must be a file of VecNormalize.save, got {str(path)!r}, which holds a {got}")
     needed = {"obs_rms", "ret_rms", "clip_obs", "clip_reward"}
     missing = sorted(needed - content.state.keys())
     require(not missing, f"the content of {str(path)!r}", f"one with {', '.join(missing)}", sorted(content.state)[:5])
