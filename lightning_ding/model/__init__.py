@@ -1,6 +1,6 @@
 """Networks, and the registries that a config chooses them from."""
 
-from lightning_ding.model.actor import GaussianHead, HybridHead, create_actor
+from lightning_ding.model.actor import GaussianHead, HybridHead, StateDependentSigma, create_actor
 from lightning_ding.model.c51 import C51DQN
 from lightning_ding.model.core import RecurrentCore
 from lightning_ding.model.discrete_qac import DiscreteQAC
@@ -51,6 +51,7 @@ __all__ = [
     "RecurrentCore",
     "RecurrentVAC",
     "SeparateEncoder",
+    "StateDependentSigma",
     "create_actor",
     "create_encoder",
     "create_model",

@@ -43,9 +43,11 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("sqil", "learn.double_q"),
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
+    ("discrete_sac", "collect.sde_sample_freq"),
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
-# gives the numbers of an eager one, which tests/policy/base/update/test_updater.py asserts.
+# gives the numbers of an eager one, which tests/policy/base/update/test_updater.py asserts; full_std needs actions of
+# several dimensions, see tests/policy/test_on_policy.py.
 LEFT_OUT = (
     "collect.collector.",
     "eval.evaluator.",
@@ -53,6 +55,7 @@ LEFT_OUT = (
     "reward_model.",
     "compile",
     "on_non_finite",
+    "model.full_std",
 )
 BATCH_SIZE = 16
 
@@ -91,6 +94,7 @@ OF_TORQUES = (
     "action_integer",
     "sigma_type",
     "fixed_sigma_value",
+    "log_std_init",
     "bound_type",
     "rpo_alpha",
     "loss_type",
@@ -101,6 +105,8 @@ COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optim
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
 OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
 SMOOTHED = {"learn.noise": True}
+SDE: Flat = {"model.use_sde": True}
+LISTS: Flat = {"model.actor_hidden_size_list": [16], "model.critic_hidden_size_list": [16]}
 PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
 
 IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
@@ -128,6 +134,11 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.actor_head_layer_num": Option(2),
     "model.critic_head_hidden_size": Option(8),
     "model.critic_head_layer_num": Option(2),
+    "model.actor_hidden_size_list": Option([8], given=LISTS),
+    "model.critic_hidden_size_list": Option([8], given=LISTS),
+    "model.log_std_init": Option(0.5, given=SDE),
+    "model.use_expln": Option(given={**SDE, "model.log_std_init": 0.5}),
+    "model.clip_mean": Option(0.001, given=SDE),
     "model.share_encoder": Option(given={"model.encoder_hidden_size_list": [8]}),
     "model.last_layer_init": Option(0.5),
     "model.action_low": Option([-2.0]),
@@ -200,6 +211,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.fixed_sigma_value": Option(0.5, given={"model.sigma_type": "fixed"}),
     "model.bound_type": Option("tanh"),
     "collect.noise_type": Option("ou"),
+    "collect.sde_sample_freq": Option(1, given=SDE),
     "collect.noise_sigma": Option(0.3),
     "other.eps.type": Option("exp", given=FALLING),
     "other.eps.start": Option(0.5, given=FALLING),
@@ -284,6 +296,7 @@ def make(name: str, config: dict[str, Any]) -> Policy[Any]:
     sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
     if name in REPLAYED + CLONED:
         shapes["action_space"] = "discrete"
+    sizes = {} if "actor_hidden_size_list" in config.get("model", {}) else sizes
     base = {"model": shapes | (sizes if name in ACTOR_CRITIC else {"encoder_hidden_size_list": [16]})}
     policy = create_policy({"type": name, **deep_merge(deep_merge(base, OFTEN.get(name, {})), config)})
     policy.seed(0)

@@ -15,6 +15,7 @@ PAGES = {
     "from_cleanrl.md",
     "from_sb3.md",
     "envs.md",
+    "exploration.md",
     "games.md",
     "offline.md",
     "own_algorithm.md",

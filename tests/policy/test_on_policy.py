@@ -103,6 +103,8 @@ TWO_RATES: Config = {
     "learn": {"learning_rate_actor": 0.05, "learning_rate_critic": 0.05},
 }
 CRITIC_LAYER = {"critic_head_layer_num": 1}
+SDE = CONTINUOUS | {"use_sde": True}
+LISTS = {"actor_hidden_size_list": [4], "critic_hidden_size_list": [4]}
 CHANGES: dict[str, tuple[Config, Any]] = {
     "discount_factor": ({}, 0.5),
     "recompute_adv": ({}, False),
@@ -125,6 +127,8 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.actor_head_hidden_size": ({"model": LAYER}, 4),
     "model.critic_head_layer_num": ({}, 1),
     "model.critic_head_hidden_size": ({"model": CRITIC_LAYER}, 4),
+    "model.actor_hidden_size_list": ({"model": LISTS}, [8]),
+    "model.critic_hidden_size_list": ({"model": LISTS}, [8]),
     "model.share_encoder": ({}, None),  # the other of both
     "model.encoder_kwargs": ({}, {"activation": "silu"}),
     "model.activation": ({}, "tanh"),
@@ -132,6 +136,11 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.sigma_type": ({"model": CONTINUOUS}, "conditioned"),
     "model.fixed_sigma_value": ({"model": CONTINUOUS | {"sigma_type": "fixed"}}, 0.5),
     "model.bound_type": ({"model": CONTINUOUS}, "tanh"),
+    "model.log_std_init": ({"model": CONTINUOUS}, 0.5),
+    "model.use_sde": ({"model": CONTINUOUS}, True),
+    "model.full_std": ({"model": SDE}, False),
+    "model.use_expln": ({"model": SDE | {"log_std_init": 0.5}}, True),
+    "collect.sde_sample_freq": ({"model": SDE}, 1),
     "learn.batch_size": ({}, 3),
     "learn.learning_rate": ({}, 0.01),
     "learn.learning_rate_actor": (TWO_RATES, 0.01),
@@ -206,6 +215,10 @@ def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name
         if policy_class is RecurrentPPOPolicy:  # which refuses the rates
             base = {"model": {"share_encoder": False}}
         base = deep_merge(base, {"learn": {"learning_rate": policy_class.default_config().learn.learning_rate}})
+    if base == {"model": LISTS} and policy_class is PGPolicy:  # which has no critic
+        base = {"model": {"actor_hidden_size_list": [4]}}
+    if base == {"model": SDE} and policy_class is RecurrentPPOPolicy:  # which has no such noise
+        base = {}
     if name == "learn.lr_scheduler.type":  # A2C's is linear
         base = {"learn": {"lr_scheduler": {"type": "constant"}}}
     before = known_outcomes(policy_class, base)

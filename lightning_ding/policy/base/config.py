@@ -16,7 +16,6 @@ from lightning_ding.reward_model_config import RewardModelConfig
 from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
-
 WITHOUT_SDE = moved(
     use_sde="ppo, a2c, sac, cql and tqc explore with state-dependent noise, and only with continuous actions",
 )

@@ -48,17 +48,15 @@ def no_network(policy: Any) -> str:
     )
 
 
-def checked_network(policy: Any, model: nn.Module) -> nn.Module:
-    """Return a network that was passed; raise if it lacks a part that the policy uses to learn.
+def check_network(policy: Any) -> None:
+    """Raise if the network of a policy lacks a part that learning uses.
 
     Raises:
         TypeError: Naming the parts that are needed, and those that are missing.
     """
-    needed = policy.parts_of_model if "learn" in policy.enable_field else ()
+    needed, model = policy.parts_of_model, policy.model
     missing = [part for part in needed if not hasattr(model, part)]
     if missing:
-        raise TypeError(
-            f"model must have {', '.join(needed)} for {type(policy).__name__}, got a {type(model).__name__} without "
-            f"{', '.join(missing)}"
-        )
-    return model
+        allowed = f"have {', '.join(needed)} to learn"
+        got = f"a {type(model).__name__} without {', '.join(missing)}"
+        raise TypeError(f"the model of {type(policy).__name__} must {allowed}, got {got}")

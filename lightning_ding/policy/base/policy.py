@@ -26,7 +26,7 @@ from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.export import Format, export
-from lightning_ding.policy.base.given_network import MissingNetwork, checked_network, no_network
+from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
@@ -69,7 +69,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     Raises:
         ValueError: If a config key is unknown or a value out of range, or if ``enable_field`` has an unknown mode.
-        TypeError: If ``model`` is not an ``nn.Module`` or lacks a part, or a config value has the wrong type.
+        TypeError: If ``model`` is not an ``nn.Module``, or a config value has the wrong type.
     """
 
     config_class: ClassVar[type[PolicyConfig]]
@@ -80,7 +80,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
-    """Methods and modules of a network that learning uses."""
+    """Methods and modules of a network that a fit uses."""
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
@@ -254,7 +254,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def _initialise(self, model: nn.Module | None) -> None:
         if self._needs_model():
-            self.model = create_model(self._model_cfg()) if model is None else checked_network(self, model)
+            self.model = create_model(self._model_cfg()) if model is None else model
             self._init_spaces()
         self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:
@@ -396,7 +396,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         return self.updater.made
 
     def on_fit_start(self) -> None:
-        """Note the settings of the optimizers, before those of a checkpoint replace them (Lightning hook)."""
+        """Check the network, and note the settings of the optimizers before those of a checkpoint (Lightning hook)."""
+        check_network(self)
         self.learner.note_start()
 
     def on_train_start(self) -> None:
