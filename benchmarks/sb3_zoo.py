@@ -1,4 +1,4 @@
-"""How many entries of rl-baselines3-zoo ``lightning-ding from-sb3 --zoo`` translates, and which keys have no equivalent.
+"""How many entries of rl-baselines3-zoo ``from-sb3 --zoo`` translates, and which keys have no equivalent.
 
     python -m benchmarks.sb3_zoo PATH/TO/rl-baselines3-zoo/hyperparams
 
@@ -52,8 +52,9 @@ def table(files: list[File]) -> str:
         keys = WITHOUT_POLICY.get(file.name, keys)
         translated = file.entries - len(file.refused)
         rows.append(f"| `{file.name}.yml` | {file.entries} | {translated} | {file.whole} | {keys} |")
-    total = [sum(numbers) for numbers in zip(*((f.entries, f.entries - len(f.refused), f.whole) for f in files))]
-    return "\n".join([*rows, f"| all | {total[0]} | {total[1]} | {total[2]} | |"])
+    entries, whole = sum(file.entries for file in files), sum(file.whole for file in files)
+    refused = sum(len(file.refused) for file in files)
+    return "\n".join([*rows, f"| all | {entries} | {entries - refused} | {whole} | |"])
 
 
 def main() -> None:

@@ -408,14 +408,16 @@ def test_model_of_stable_baselines3_with_a_pickle_among_its_weights(name: str, t
     weights: dict[str, Any] = weights_of("ppo_box")
     parts = [weights | {"more": Runs()}, {}] if name == "policy.pth" else [weights, {"more": Runs()}]
     file = write_zip(tmp_path / "forged.zip", models()["ppo_box"]["data"], *parts)
-    with pytest.raises(ValueError, match=r"path must be a model\.zip of Stable-Baselines3, got .*Weights only load failed"):
+    with pytest.raises(ValueError, match=r"path must be a model\.zip of Stable-Baselines3, .*Weights only load failed"):
         load_policy(file)
 
 
 def test_statistics_of_vecnormalize_that_call_a_function(tmp_path: Path) -> None:
     model = make_zip("ppo_box", tmp_path)
     Path("forged.pkl").write_bytes(pickle.dumps(Runs()))
-    with pytest.raises(ValueError, match=r"vecnormalize must be a file of VecNormalize\.save, got 'forged\.pkl', which holds a "):
+    with pytest.raises(
+        ValueError, match=r"of VecNormalize\.save, got 'forged\.pkl', which holds a pathlib\.Path\.touch"
+    ):
         load_sb3_policy(model, "forged.pkl")
     call = b"cpathlib\nPath.touch\n(cpathlib\nPath\n(X\x03\x00\x00\x00rantRtR0"  # and drop what it returns
     honest = STATISTICS.read_bytes()
@@ -426,7 +428,9 @@ def test_statistics_of_vecnormalize_that_call_a_function(tmp_path: Path) -> None
     load_sb3_policy(model, "forged.pkl")
 
 
-@pytest.mark.parametrize("value", ["__import__('hostile').make()", "dict(net_arch=hostile.make())", "!!python/name:a.b ''"])
+@pytest.mark.parametrize(
+    "value", ["__import__('hostile').make()", "dict(net_arch=hostile.make())", "!!python/name:hostile.make ''"]
+)
 def test_file_of_the_zoo_with_code(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = value if value.startswith("!!") else json.dumps(value)
     Path("ppo.yml").write_text(f"CartPole-v1:\n  policy_kwargs: {text}\n")

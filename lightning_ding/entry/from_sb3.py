@@ -4,9 +4,9 @@
     lightning-ding from-sb3 model.zip vecnormalize.pkl --output policy.ckpt --run run.yaml --env_id HalfCheetah-v5
     lightning-ding from-sb3 --zoo ppo.yml HalfCheetah-v4 > run.yaml
 
-The first writes a checkpoint for ``evaluate``, ``enjoy``, ``export`` and ``load_policy``; with ``--run`` also a run file
-for ``lightning-ding fit`` that trains the policy further. The last prints a run file that trains a new policy with the
-hyper-parameters of rl-baselines3-zoo; its first lines name what has no equivalent. Neither runs code of the files.
+The first writes a checkpoint for ``evaluate``, ``enjoy``, ``export`` and ``load_policy``. With ``--run`` it also writes a
+run file for ``lightning-ding fit``, which trains the policy further. The last prints a run file that trains a new policy
+with the hyper-parameters of rl-baselines3-zoo; its first lines name what has no equivalent. No code of the files is run.
 """
 
 from __future__ import annotations

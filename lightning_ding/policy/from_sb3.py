@@ -66,8 +66,8 @@ def load_sb3_policy(
         _set_statistics(policy, vecnormalize)
     elif model.was_normalised:
         logger.warning(
-            "%s was trained with a VecNormalize, whose statistics it does not hold: pass the file that its save() wrote "
-            "as vecnormalize, or the policy acts on other observations than in training",
+            "%s was trained with a VecNormalize, whose statistics it does not hold: pass the file that its save() "
+            "wrote as vecnormalize, or the policy acts on other observations than in training",
             path,
         )
     for note in model.notes:

@@ -87,7 +87,7 @@ def encoder_section(features: Features, activation: str) -> dict[str, Any]:
     section: dict[str, Any] = {} if features.obs_shape is None else {"obs_shape": features.obs_shape}
     sizes = {entry.size for entry in features.images}
     require(len(sizes) < 2, "the number of features of each image", "the same for all images", sorted(sizes))
-    options: dict[str, Any] = {"feature_size": size for size in sizes if size != IMAGE_SIZES[-1]}
+    options: dict[str, Any] = {} if sizes <= {IMAGE_SIZES[-1]} else {"feature_size": min(sizes)}
     if sizes and activation != "relu":
         options["activation"] = "relu"
     return section | ({"encoder_kwargs": options} if options else {})

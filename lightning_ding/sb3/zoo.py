@@ -6,7 +6,6 @@ The zoo evaluates some values as Python; here they are read as literals by a str
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import yaml
 
 from lightning_ding.config import deep_merge, nearest, require
 from lightning_ding.sb3.description import ACTIVATIONS, class_name
-from lightning_ding.sb3.settings import WITH_SDE, Settings, translate
+from lightning_ding.sb3.settings import WITH_SDE, translate
 
 POLICIES = {
     **{"a2c": "a2c", "crossq": "crossq", "ddpg": "ddpg", "dqn": "dqn", "ppo": "ppo", "ppo_lstm": "recurrent_ppo"},

@@ -52,10 +52,16 @@ def test_command_writes_safetensors(folder: Path, capsys: pytest.CaptureFixture[
 
 def test_run_file_trains_the_policy_further(folder: Path) -> None:
     torch.manual_seed(0)
-    (folder / "toy_steps.py").write_text("from tests.sb3.test_load import Toy\n\n\ndef make():\n    return Toy('ppo_discrete')\n")
+    (folder / "toy_steps.py").write_text(
+        "from tests.sb3.test_load import Toy\n\n\ndef make():\n    return Toy('ppo_discrete')\n"
+    )
     main(["from-sb3", str(make_zip("ppo_discrete", folder)), "--run", "run.yaml"])
     content: dict[str, Any] = yaml.safe_load(Path("run.yaml").read_text())
-    assert content["model"]["cfg"]["model"] == {"activation": "tanh", "actor_hidden_size_list": [], "critic_hidden_size_list": [5]}
+    assert content["model"]["cfg"]["model"] == {
+        "activation": "tanh",
+        "actor_hidden_size_list": [],
+        "critic_hidden_size_list": [5],
+    }
     assert content["data"] == {"env_id": "NAME", "num_envs": 1, "max_env_step": 100_000}
     content["data"] |= {"env_id": "toy_steps.make", "max_env_step": 8}
     content["trainer"] |= {"accelerator": "cpu", "logger": False, "limit_val_batches": 0, "default_root_dir": "runs"}
@@ -73,7 +79,9 @@ def test_spaces_of_the_env_are_used(folder: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["from-sb3", str(file)])
     assert "or --env_id to the command" in capsys.readouterr().err
-    (folder / "toy_spaces.py").write_text("from tests.sb3.make_models import Spaces\n\n\ndef make():\n    return Spaces('ppo_box')\n")
+    (folder / "toy_spaces.py").write_text(
+        "from tests.sb3.make_models import Spaces\n\n\ndef make():\n    return Spaces('ppo_box')\n"
+    )
     main(["from-sb3", str(file), "--env_id", "toy_spaces.make"])
     assert_same("ppo_box", load_policy("policy.ckpt").predict(inputs("ppo_box")), expected("ppo_box"))
 

@@ -135,7 +135,9 @@ def makers() -> dict[str, Callable[[Any], Any]]:
         return lambda env: sb3.PPO(policy, env, n_steps=8, batch_size=4, device="cpu", **options)
 
     def recurrent(**options: Any) -> Callable[[Any], Any]:
-        return lambda env: contrib.RecurrentPPO("MlpLstmPolicy", env, n_steps=8, device="cpu", policy_kwargs={**options})
+        return lambda env: contrib.RecurrentPPO(
+            "MlpLstmPolicy", env, n_steps=8, device="cpu", policy_kwargs={**options}
+        )
 
     def masked(policy: str, env: Any) -> Any:
         return contrib.MaskablePPO(policy, env, n_steps=8, batch_size=4, device="cpu", policy_kwargs={**short})

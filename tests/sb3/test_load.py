@@ -220,7 +220,7 @@ def test_spaces_may_come_from_the_env(tmp_path: Path) -> None:
 
 def test_algorithm_may_be_named(tmp_path: Path) -> None:
     own = {"__module__": "own.policies"}
-    with pytest.raises(ValueError, match="must be a model of PPO, .*; name the algorithm .*got 'own.policies'"):
+    with pytest.raises(ValueError, match=r"must be a model of PPO, .*; name the algorithm .*got 'own.policies'"):
         load_policy(make_zip("ddpg", tmp_path, policy_class=own))
     assert isinstance(load_sb3_policy(tmp_path / "ddpg.zip", algorithm="ddpg"), DDPGPolicy)
     assert isinstance(load_policy(tmp_path / "ddpg.zip", DDPGPolicy), DDPGPolicy)

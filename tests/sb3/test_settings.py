@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from lightning_ding.config import resolve
+from lightning_ding.envs.wrapper_names import wrap_by_name
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.sb3.settings import DEFAULTS, translate
 from lightning_ding.sb3.zoo import POLICIES, find_entry, literal, read_zoo, translate_entry
@@ -41,7 +43,11 @@ def test_defaults_of_every_algorithm_are_accepted(policy: str) -> None:
 
 def test_rollouts_count_the_steps_of_all_envs() -> None:
     cfg = config("ppo", {"n_envs": 4, "n_steps": 32, "clip_range": "lin_0.3", "vf_coef": 0.4, "target_kl": 0.02})
-    assert values(cfg, "collect.n_sample", "learn.clip_ratio", "learn.clip_ratio_scheduler.type") == [128, 0.3, "linear"]
+    assert values(cfg, "collect.n_sample", "learn.clip_ratio", "learn.clip_ratio_scheduler.type") == [
+        128,
+        0.3,
+        "linear",
+    ]
     assert values(cfg, "learn.value_weight", "learn.target_kl", "learn.value_norm") == [0.8, pytest.approx(0.03), False]
     a2c = config("a2c", {"learning_rate": "lin_7e-4", "use_rms_prop": False, "n_envs": 2})
     assert values(a2c, "learn.lr_scheduler.type", "learn.optimizer.type", "collect.n_sample") == ["linear", "adam", 10]
@@ -182,7 +188,11 @@ def test_envs_of_the_zoo_are_those_of_the_datamodule() -> None:
         ("ppo", {"normalize": "dict(clip_obs=5)"}, ["normalize.clip_obs"]),
         ("td3", {"policy_kwargs": "dict(n_critics=3)"}, ["policy_kwargs.n_critics"]),
         ("ppo_lstm", {"policy_kwargs": "dict(enable_critic_lstm=False)"}, ["policy_kwargs.enable_critic_lstm"]),
-        ("crossq", {"use_sde": True, "policy_kwargs": "dict(log_std_init=-3)"}, ["policy_kwargs.log_std_init", "use_sde"]),
+        (
+            "crossq",
+            {"use_sde": True, "policy_kwargs": "dict(log_std_init=-3)"},
+            ["policy_kwargs.log_std_init", "use_sde"],
+        ),
         ("dqn", {"policy": "own.Policy"}, ["policy"]),
         ("dqn", {"policy": "CnnPolicy", "policy_kwargs": "dict(net_arch=[9, 8])"}, ["policy_kwargs.net_arch"]),
     ],
@@ -196,7 +206,9 @@ def test_entry_is_the_one_that_the_zoo_chooses(tmp_path: Path) -> None:
     file = tmp_path / "ppo.yml"
     file.write_text("default: {n_steps: 1}\natari: {n_steps: 2}\nPendulum-v1: &a {n_steps: 3}\nOther-v1:\n  <<: *a\n")
     entries = read_zoo(file)
-    chosen = {env: find_entry(entries, env)["n_steps"] for env in ("Pendulum-v1", "Other-v1", "PongNoFrameskip-v4", "X")}
+    chosen = {
+        env: find_entry(entries, env)["n_steps"] for env in ("Pendulum-v1", "Other-v1", "PongNoFrameskip-v4", "X")
+    }
     assert list(chosen.values()) == [3, 3, 2, 1]
     with pytest.raises(ValueError, match="has no entry for 'Pendulun-v1'; did you mean 'Pendulum-v1'"):
         find_entry({"Pendulum-v1": {}}, "Pendulun-v1")
@@ -208,7 +220,9 @@ def test_algorithm_that_there_is_not_here_is_refused(name: str) -> None:
         translate_entry(name, "Pendulum-v1", {})
 
 
-@pytest.mark.parametrize("text", ["dict(a=exit())", "[x for x in y]", "dict(**a)", "f'{a}'", "1 if a else 2", "lambda: 1", "("])
+@pytest.mark.parametrize(
+    "text", ["dict(a=exit())", "[x for x in y]", "dict(**a)", "f'{a}'", "1 if a else 2", "lambda: 1", "("]
+)
 def test_text_that_is_no_literal_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no literal of Python"):
         literal(text)
@@ -217,3 +231,24 @@ def test_text_that_is_no_literal_is_refused(text: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_file_of_the_zoo_has_a_policy(name: str) -> None:
     assert entry(name).policy in POLICY_REGISTRY
+
+
+def test_stacked_vectors_are_those_of_vec_frame_stack() -> None:
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+    there = vec_env.VecFrameStack(vec_env.DummyVecEnv([lambda: gym.make("CartPole-v1")]), 3)
+    here = gym.make("CartPole-v1")
+    for name, arguments in (("frame_stack", {"stack_size": 3, "padding_type": "zero"}), ("flatten", {})):
+        here = wrap_by_name(here, name, arguments)
+    there.seed(0)
+    obs, starts = there.reset(), 0
+    assert (here.reset(seed=0)[0] == obs[0]).all()
+    for step in range(40):
+        (row,), _, (ended,), (info,) = there.step([step % 2])
+        seen, _, terminated, truncated, _ = here.step(step % 2)
+        assert (seen == (info["terminal_observation"] if ended else row)).all()
+        if terminated or truncated:
+            starts += 1
+            assert (row[:8] == 0).all()
+            here.reset()
+            break
+    assert starts == 1

@@ -39,7 +39,7 @@ def text_of(space: spaces.Space[Any]) -> dict[str, Any]:
         spaces.MultiDiscrete([3, 2], start=[1, 4]),
         spaces.MultiBinary((2, 3)),
         spaces.Dict({"b": spaces.Box(-1, 1, (3,)), "a": spaces.Discrete(2), "c c": spaces.MultiBinary(4)}),
-        spaces.Dict([("x", spaces.Box(np.array([-1.0, 0.0], np.float32), 5.0, (2,))), ("a", spaces.MultiDiscrete([3]))]),
+        spaces.Dict([("x", spaces.Box(np.array([-1, 0], np.float32), 5.0, (2,))), ("a", spaces.MultiDiscrete([3]))]),
     ],
 )
 def test_text_of_a_space_gives_the_space(space: spaces.Space[Any]) -> None:

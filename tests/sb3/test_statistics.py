@@ -91,9 +91,7 @@ def test_statistics_of_a_dict_have_the_names_of_its_entries(tmp_path: Path, clas
         ({"obs_rms": {"a": 3}}, "the statistics 'obs:a' of '.*' must be a RunningMeanStd, got 3"),
     ],
 )
-def test_other_statistics_are_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path, classes: Classes
-) -> None:
+def test_other_statistics_are_refused(changes: dict[str, Any], message: str, tmp_path: Path, classes: Classes) -> None:
     file = written(classes.wrapper(**changes), tmp_path)
     with pytest.raises(ValueError, match=message):
         read_statistics(file, statistics_name)
@@ -132,10 +130,11 @@ def test_calls_in_a_pickle_become_records() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no pickle", b"\x80\x04.", b"\x80\x04]\x94r\xff\xff\xff\xff", b"\x80\x04Pid\n.", b"\x80\x04h\x05."]
+    "content",
+    [b"", b"no pickle", b"\x80\x04.", b"\x80\x04]\x94r\xff\xff\xff\xff", b"\x80\x04Pid\n.", b"\x80\x04h\x05."],
 )
 def test_file_that_is_no_pickle_is_one_error(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "vecnormalize.pkl"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match="vecnormalize must be a file of VecNormalize.save, got"):
+    with pytest.raises(ValueError, match=r"vecnormalize must be a file of VecNormalize\.save, got"):
         read_statistics(file, statistics_name)
