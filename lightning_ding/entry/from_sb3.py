@@ -4,9 +4,10 @@
     lightning-ding from-sb3 model.zip vecnormalize.pkl --output policy.ckpt --run run.yaml --env_id HalfCheetah-v5
     lightning-ding from-sb3 --zoo ppo.yml HalfCheetah-v4 > run.yaml
 
-The first writes a checkpoint for ``evaluate``, ``enjoy``, ``export`` and ``load_policy``. With ``--run`` it also writes a
-run file for ``lightning-ding fit``, which trains the policy further. The last prints a run file that trains a new policy
-with the hyper-parameters of rl-baselines3-zoo; its first lines name what has no equivalent. No code of the files is run.
+The first writes a checkpoint for ``evaluate``, ``enjoy``, ``export`` and ``load_policy``. With ``--run`` it also writes
+a run file for ``lightning-ding fit``, which trains the policy further. The last prints a run file that trains a new
+policy with the hyper-parameters of rl-baselines3-zoo; its first lines name what has no equivalent. No code of the files
+is run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 from lightning_ding.sb3.archive import read_archive
 from lightning_ding.sb3.model import Spaces, translate_model
-from lightning_ding.sb3.zoo import Run, find_entry, read_zoo, translate_entry
+from lightning_ding.sb3.zoo import ZooRun, find_entry, read_zoo, translate_entry
 
 WIDTH = 110  # characters of a line of a run file
 
@@ -118,7 +119,7 @@ def _from_zoo(options: argparse.Namespace) -> str:
     return zoo_page(run, f"the entry of rl-baselines3-zoo for {name} on {options.model}").rstrip("\n")
 
 
-def zoo_page(run: Run, source: str) -> str:
+def zoo_page(run: ZooRun, source: str) -> str:
     """Return the run file of an entry of the zoo.
 
     Args:

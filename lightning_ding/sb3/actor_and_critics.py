@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_ding.config import require
 from lightning_ding.sb3.description import activation
 from lightning_ding.sb3.features import Features
-from lightning_ding.sb3.network import Described, Network, encoder_section, image_encoders, read_features
+from lightning_ding.sb3.network import Network, SourceModel, encoder_section, image_encoders, read_features
 from lightning_ding.sb3.weights import (
     Linear,
     Tensors,
@@ -33,7 +33,7 @@ RENORM = {"ra_mean": "mean", "ra_var": "variance", "scale": "scale", "bias": "sh
 DETERMINISTIC = ("td3", "ddpg")
 
 
-def actor_and_critics(model: Described) -> Network:
+def actor_and_critics(model: SourceModel) -> Network:
     """Return the network of SAC, TD3, DDPG, TQC or CrossQ."""
     weights, policy = model.weights, model.policy
     features = read_features(model, ACTOR)
@@ -67,7 +67,7 @@ def _number_of_critics(policy: str, number: int) -> dict[str, Any]:
     return {"twin_critic": number == 2}
 
 
-def _critics(model: Described, prefix: str, features: Features) -> list[list[Linear]]:
+def _critics(model: SourceModel, prefix: str, features: Features) -> list[list[Linear]]:
     """Return the layers of each critic."""
     columns = features.columns()
     names = sorted(name for name in model.weights.below(prefix) if name.startswith("qf"))
@@ -77,7 +77,7 @@ def _critics(model: Described, prefix: str, features: Features) -> list[list[Lin
     return [with_first(layers, lambda layer: layer.with_inputs(*columns)) for layers in found]
 
 
-def _actor(model: Described, prefix: str, features: Features) -> tuple[Tensors, dict[str, Any]]:
+def _actor(model: SourceModel, prefix: str, features: Features) -> tuple[Tensors, dict[str, Any]]:
     """Return the layers of an actor, and its part of the ``model`` section."""
     weights, name = model.weights, activation(model.arguments, "relu")
     columns = features.columns()
@@ -101,7 +101,7 @@ def _actor(model: Described, prefix: str, features: Features) -> tuple[Tensors, 
 
 
 def _with_noise(
-    model: Described, layers: Sequence[Linear], log_std: Tensor, section: dict[str, Any]
+    model: SourceModel, layers: Sequence[Linear], log_std: Tensor, section: dict[str, Any]
 ) -> tuple[Tensors, dict[str, Any]]:
     """Return the layers of an actor with state-dependent noise."""
     require(model.policy in ("sac", "tqc"), "use_sde of the model", f"False for {model.policy}", True)

@@ -20,8 +20,8 @@ from lightning_ding.config import require
 from lightning_ding.sb3.description import activation
 from lightning_ding.sb3.features import Features
 from lightning_ding.sb3.network import (
-    Described,
     Network,
+    SourceModel,
     action_units,
     encoder_section,
     image_encoders,
@@ -32,7 +32,7 @@ from lightning_ding.sb3.weights import Linear, Tensors, linear, stack, widths, w
 LSTM = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-def actor_critic(model: Described) -> Network:
+def actor_critic(model: SourceModel) -> Network:
     """Return the network of PPO, A2C or MaskablePPO."""
     weights = model.weights
     actor_prefix, critic_prefix, is_shared = _extractors(model)
@@ -48,7 +48,7 @@ def actor_critic(model: Described) -> Network:
     return Network(section, tensors, {})
 
 
-def recurrent_actor_critic(model: Described) -> Network:
+def recurrent_actor_critic(model: SourceModel) -> Network:
     """Return the network of RecurrentPPO."""
     weights, arguments = model.weights, model.arguments
     actor_prefix, critic_prefix, _ = _extractors(model)
@@ -61,7 +61,7 @@ def recurrent_actor_critic(model: Described) -> Network:
     if has_own_core:
         tensors |= _core(model, "lstm_critic", "critic_encoder", features)[1]
         tensors |= image_encoders(weights, critic_prefix, "critic_encoder.encoder", features)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if not has_own_core and not arguments.get("shared_lstm", False):
         weights.ignore(r"critic\.")
         notes = ("the critic has no recurrent layers there, and uses the actor's here, so its values start wrong",)
@@ -69,7 +69,7 @@ def recurrent_actor_critic(model: Described) -> Network:
     return Network(section, tensors, {}, notes)
 
 
-def _extractors(model: Described) -> tuple[str, str, bool]:
+def _extractors(model: SourceModel) -> tuple[str, str, bool]:
     """Return the names of the features extractors of actor and critic, and whether it is one."""
     weights, is_shared = model.weights, bool(model.arguments.get("share_features_extractor", True))
     weights.ignore(r"(pi_|vf_)?features_extractor\.")  # one extractor has up to three names
@@ -78,7 +78,7 @@ def _extractors(model: Described) -> tuple[str, str, bool]:
     return "pi_features_extractor", "pi_features_extractor" if is_shared else "vf_features_extractor", is_shared
 
 
-def _layers(model: Described) -> tuple[list[Linear], list[Linear]]:
+def _layers(model: SourceModel) -> tuple[list[Linear], list[Linear]]:
     """Return the layers of actor and critic after the features; those that old versions shared are in both."""
     weights = model.weights
     shared = weights.layers("mlp_extractor.shared_net")
@@ -87,13 +87,13 @@ def _layers(model: Described) -> tuple[list[Linear], list[Linear]]:
     return pi, vf
 
 
-def _section(model: Described, features: Features, pi: Sequence[Linear], vf: Sequence[Linear]) -> dict[str, Any]:
+def _section(model: SourceModel, features: Features, pi: Sequence[Linear], vf: Sequence[Linear]) -> dict[str, Any]:
     name = activation(model.arguments, "tanh")
     lists = {"actor_hidden_size_list": widths(pi[:-1]), "critic_hidden_size_list": widths(vf[:-1])}
     return {"activation": name, **lists, **encoder_section(features, name)}
 
 
-def _core(model: Described, source: str, target: str, features: Features) -> tuple[dict[str, Any], Tensors]:
+def _core(model: SourceModel, source: str, target: str, features: Features) -> tuple[dict[str, Any], Tensors]:
     """Return the config of an LSTM, and its tensors below ``target``."""
     weights = model.weights
     number = sum(name.startswith("weight_ih_l") for name in weights.below(source))
@@ -111,7 +111,7 @@ def _core(model: Described, source: str, target: str, features: Features) -> tup
 # ---------------------------------------------------------------------- the actor's head
 
 
-def _actor(model: Described, layers: Sequence[Linear]) -> tuple[Tensors, dict[str, Any]]:
+def _actor(model: SourceModel, layers: Sequence[Linear]) -> tuple[Tensors, dict[str, Any]]:
     """Return the layers of the actor's head, and what the ``model`` section says of state-dependent noise."""
     space, hidden, last = model.action_space, layers[:-1], layers[-1]
     if isinstance(space, spaces.Box):
@@ -137,7 +137,7 @@ def _after_zero(x: Tensor) -> Tensor:
 
 
 def _gaussian(
-    model: Described, space: spaces.Box, hidden: Sequence[Linear], last: Linear
+    model: SourceModel, space: spaces.Box, hidden: Sequence[Linear], last: Linear
 ) -> tuple[Tensors, dict[str, Any]]:
     scale, middle = action_units(space)
     mu = Linear(last.weight / scale[:, None], (last.bias - middle) / scale)

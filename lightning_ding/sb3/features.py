@@ -23,7 +23,7 @@ from lightning_ding.config import require
 BYTE = 255
 
 
-class Entry(NamedTuple):
+class FeatureEntry(NamedTuple):
     """An entry of an observation; the only one of an observation that is no dict has the name "" ."""
 
     name: str
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 class Features(NamedTuple):
     """The inputs of a network's first layers."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FeatureEntry, ...]
     """In the order of the model."""
     obs_shape: Any
     """``model.obs_shape`` for the config; None takes it from the env."""
@@ -46,7 +46,7 @@ class Features(NamedTuple):
     """Name here of an observation that is no dict there, and one here; "" for none."""
 
     @property
-    def images(self) -> list[Entry]:
+    def images(self) -> list[FeatureEntry]:
         """The entries that convolutions encode."""
         return [entry for entry in self.entries if entry.is_image]
 
@@ -59,7 +59,7 @@ class Features(NamedTuple):
         return torch.tensor(index), torch.tensor(factors)
 
 
-def _starts(entries: tuple[Entry, ...]) -> Iterator[int]:
+def _starts(entries: tuple[FeatureEntry, ...]) -> Iterator[int]:
     place = 0
     for entry in entries:
         yield place
@@ -95,7 +95,7 @@ def features_of(
 
 def _entry(
     name: str, space: spaces.Space[Any], shape: Any, of_image: int | None, scales_images: bool
-) -> tuple[Entry, int | None]:
+) -> tuple[FeatureEntry, int | None]:
     """Return an entry, and its shape if it differs from the one here."""
     divisor_there = BYTE if scales_images and _is_image(space) else 1
     is_described = isinstance(shape, Mapping)
@@ -103,22 +103,23 @@ def _entry(
         what = f"the image {name!r} of the observation space" if name else "the observation space"
         require(not is_described, what, "an image of bytes up to 255, or of floats", space)
         divisor_here = BYTE if space.dtype == np.uint8 else 1
-        return Entry(name, True, of_image, divisor_here / divisor_there), None
+        return FeatureEntry(name, True, of_image, divisor_here / divisor_there), None
     what = f"the entry {name!r} of the observation space" if name else "the observation space"
     allowed = "made of Box, Discrete, MultiDiscrete and MultiBinary, without bytes in two axes, which are an image here"
     is_plane = is_described and len(shape.get("shape", ())) > 1
     require(not is_plane and not isinstance(space, (spaces.Dict, spaces.Tuple)), what, allowed, space)
     if isinstance(space, spaces.Discrete):
-        return Entry(name, False, int(space.n), 1.0), None
+        return FeatureEntry(name, False, int(space.n), 1.0), None
     if isinstance(space, spaces.MultiDiscrete):
-        return Entry(name, False, int(space.nvec.sum()), 1.0), None
+        return FeatureEntry(name, False, int(space.nvec.sum()), 1.0), None
     size = math.prod(space.shape or ())
     divisor_here = shape.get("high", BYTE) if is_described else 1
     flat = None if is_described or isinstance(shape, int) else size
-    return Entry(name, False, size, divisor_here / divisor_there), flat
+    return FeatureEntry(name, False, size, divisor_here / divisor_there), flat
 
 
 def _is_image(space: spaces.Space[Any]) -> bool:
     """Return whether a space is an image to Stable-Baselines3: three axes of bytes from 0 to 255."""
-    is_bytes = isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
-    return is_bytes and bool((space.low == 0).all() and (space.high == BYTE).all())
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype != np.uint8:
+        return False
+    return bool((space.low == 0).all() and (space.high == BYTE).all())

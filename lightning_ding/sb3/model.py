@@ -15,7 +15,7 @@ from lightning_ding.sb3.actor_and_critics import actor_and_critics
 from lightning_ding.sb3.actor_critic import actor_critic, recurrent_actor_critic
 from lightning_ding.sb3.archive import Archive
 from lightning_ding.sb3.description import POLICIES, algorithm_of, check_arguments, policy_arguments
-from lightning_ding.sb3.network import Described, Network, discrete_size
+from lightning_ding.sb3.network import Network, SourceModel, discrete_size
 from lightning_ding.sb3.q_networks import q_network
 from lightning_ding.sb3.settings import DEFAULTS, translate
 from lightning_ding.sb3.spaces import read_space
@@ -27,7 +27,7 @@ OBSERVATION, MASK = "observation", "action_mask"
 """Entries of the observations of an env with the wrapper ``action_mask``."""
 CONSTANT = re.compile(r"ConstantSchedule\(val=([-+.\deE]+)\)")
 FALLING = re.compile(r"LinearSchedule\(start=([-+.\deE]+), end=0(?:\.0*)?, end_fraction=1(?:\.0*)?\)")
-NETWORKS: dict[str, Callable[[Described], Network]] = {
+NETWORKS: dict[str, Callable[[SourceModel], Network]] = {
     **dict.fromkeys(("ppo", "a2c"), actor_critic),
     "recurrent_ppo": recurrent_actor_critic,
     **dict.fromkeys(("dqn", "qrdqn"), q_network),
@@ -86,7 +86,7 @@ def translate_model(
         env_spaces = (read_space(data.get(OBS_KEY), OBS_KEY), read_space(data.get(ACTION_KEY), ACTION_KEY))
     inner, action_space = _without_mask(env_spaces[0]), env_spaces[1]
     weights = Weights(archive.weights)
-    described = Described(policy, arguments, weights, inner, action_space, shape_of(inner), name == "MaskablePPO")
+    described = SourceModel(policy, arguments, weights, inner, action_space, shape_of(inner), name == "MaskablePPO")
     network = NETWORKS[policy](described)
     weights.ignore(r"log_std$|(q_net_target|quantile_net_target|(actor|critic)_target)\.")
     allowed = "layers that a policy of Stable-Baselines3 has by itself"

@@ -19,7 +19,7 @@ from lightning_ding.sb3.features import Features, features_of
 from lightning_ding.sb3.weights import Tensors, Weights, linear
 
 
-class Described(NamedTuple):
+class SourceModel(NamedTuple):
     """A model of Stable-Baselines3, as far as its network depends on it."""
 
     policy: str
@@ -49,7 +49,7 @@ class Network(NamedTuple):
     """What is not translated, and does not change greedy actions."""
 
 
-def read_features(model: Described, prefix: str) -> Features:
+def read_features(model: SourceModel, prefix: str) -> Features:
     """Return how observations reach the layers after the features extractor with this name."""
     weights = model.weights
     sources = {"": prefix, **{name: f"{prefix}.extractors.{name}" for name in weights.below(f"{prefix}.extractors")}}

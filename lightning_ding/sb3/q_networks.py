@@ -14,14 +14,14 @@ from gymnasium import spaces
 from lightning_ding.config import require
 from lightning_ding.sb3.description import activation
 from lightning_ding.sb3.features import Features
-from lightning_ding.sb3.network import Described, Network, encoder_section, image_encoders, read_features
+from lightning_ding.sb3.network import Network, SourceModel, encoder_section, image_encoders, read_features
 from lightning_ding.sb3.weights import Linear, Tensors, stack, widths, with_first
 
 NETWORKS = {"dqn": "q_net", "qrdqn": "quantile_net"}
 HEADS = {"dqn": "head", "qrdqn": "head.advantage"}
 
 
-def q_network(model: Described) -> Network:
+def q_network(model: SourceModel) -> Network:
     """Return the network of DQN or QR-DQN."""
     name = NETWORKS[model.policy]
     features = read_features(model, f"{name}.features_extractor")
@@ -33,7 +33,7 @@ def q_network(model: Described) -> Network:
     return Network(section, _tensors(model, name, features, layers), target)
 
 
-def _layers(model: Described, prefix: str, features: Features) -> list[Linear]:
+def _layers(model: SourceModel, prefix: str, features: Features) -> list[Linear]:
     """Return the layers after the features."""
     columns = features.columns()
     found = model.weights.layers(f"{prefix}.{NETWORKS[model.policy]}")
@@ -41,7 +41,7 @@ def _layers(model: Described, prefix: str, features: Features) -> list[Linear]:
     return [*layers[:-1], _by_action(layers[-1], _number_of_actions(model))]
 
 
-def _number_of_actions(model: Described) -> int:
+def _number_of_actions(model: SourceModel) -> int:
     space = model.action_space
     require(isinstance(space, spaces.Discrete), "the action space of the model", "Discrete", space)
     return int(space.n)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ def _by_action(layer: Linear, actions: int) -> Linear:
     return layer.rows(outputs)
 
 
-def _section(model: Described, features: Features, layers: list[Linear]) -> dict[str, Any]:
+def _section(model: SourceModel, features: Features, layers: list[Linear]) -> dict[str, Any]:
     name, hidden = activation(model.arguments, "relu"), widths(layers[:-1])
     section = {"activation": name, **encoder_section(features, name)}
     if not _is_image(model, features):
@@ -66,11 +66,11 @@ def _section(model: Described, features: Features, layers: list[Linear]) -> dict
     return section | ({"head_hidden_size": hidden[0], "head_layer_num": len(hidden)} if hidden else {})
 
 
-def _is_image(model: Described, features: Features) -> bool:
+def _is_image(model: SourceModel, features: Features) -> bool:
     return bool(features.images) and not isinstance(model.observation_space, spaces.Dict)
 
 
-def _tensors(model: Described, prefix: str, features: Features, layers: list[Linear]) -> Tensors:
+def _tensors(model: SourceModel, prefix: str, features: Features, layers: list[Linear]) -> Tensors:
     """Return the tensors of a network, whose hidden layers are the encoder's, unless that is one of an image."""
     head = HEADS[model.policy]
     named = image_encoders(model.weights, f"{prefix}.features_extractor", "encoder", features)

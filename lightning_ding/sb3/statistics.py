@@ -71,7 +71,7 @@ def _saved_wrapper(path: str | Path) -> Mapping[str, Any]:
     needed = {"obs_rms", "ret_rms", "clip_obs", "clip_reward"}
     missing = sorted(needed - content.state.keys())
     require(not missing, f"the content of {str(path)!r}", f"one with {', '.join(missing)}", sorted(content.state)[:5])
-    return content.state  # type: ignore[no-any-return]
+    return content.state
 
 
 def _moments(moments: Any, name: str, epsilon: float, path: str | Path) -> dict[str, Tensor]:
@@ -130,8 +130,8 @@ def _dtype(record: Any) -> np.dtype[Any]:
     code = str(record.arguments[0])
     if record.name != "numpy.dtype" or code not in ("f2", "f4", "f8", "i4", "i8", "b1"):
         raise ValueError(f"{code!r} is no type of numbers")
-    order = record.state[1] if isinstance(record.state, tuple) else "="
-    return np.dtype(code).newbyteorder(order if order in "<>" else "=")
+    is_big = isinstance(record.state, tuple) and record.state[1] == ">"
+    return np.dtype(code).newbyteorder(">" if is_big else "<")
 
 
 # ---------------------------------------------------------------------- pickles as data

@@ -97,7 +97,7 @@ def widths(layers: Sequence[Linear]) -> list[int]:
 
 def stack(layers: Sequence[Linear], target: str) -> Tensors:
     """Return the layers as those of an ``MLP`` named ``target``."""
-    named = {}
+    named: Tensors = {}
     for number, layer in enumerate(layers):
         named |= linear(layer, f"{target}.layers.{number}")
     return named
@@ -110,7 +110,7 @@ def linear(layer: Linear, target: str) -> Tensors:
 
 def ensemble(members: Sequence[Sequence[Linear]], target: str) -> Tensors:
     """Return the layers of E networks as those of an ``EnsembleMLP`` named ``target``."""
-    named = {}
+    named: Tensors = {}
     for number, layers in enumerate(zip(*members, strict=True)):
         named[f"{target}.weights.{number}"] = torch.stack([layer.weight.T for layer in layers])
         named[f"{target}.biases.{number}"] = torch.stack([layer.bias[None] for layer in layers])

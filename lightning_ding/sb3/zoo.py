@@ -34,7 +34,7 @@ NETWORK_KEYS = (
 OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
 
 
-class Run:
+class ZooRun:
     """The translation of an entry.
 
     Args:
@@ -93,7 +93,7 @@ def find_entry(entries: Mapping[str, dict[str, Any]], env_id: str) -> dict[str, 
     raise ValueError(f"the zoo's file has no entry for {env_id!r}; {nearest(env_id, entries)}")
 
 
-def translate_entry(name: str, env_id: str, entry: Mapping[str, Any]) -> Run:
+def translate_entry(name: str, env_id: str, entry: Mapping[str, Any]) -> ZooRun:
     """Return the translation of an entry.
 
     Args:
@@ -106,7 +106,7 @@ def translate_entry(name: str, env_id: str, entry: Mapping[str, Any]) -> Run:
     """
     reason = f"; {WITHOUT_POLICY[name]}" if name in WITHOUT_POLICY else ""
     require(name in POLICIES, "the name of the zoo's file", f"one of {', '.join(POLICIES)}{reason}", name)
-    run = Run(name, env_id, entry)
+    run = ZooRun(name, env_id, entry)
     run.data["max_env_step"] = int(run.take("n_timesteps", 1_000_000))
     _envs(run)
     _network(run)
@@ -160,7 +160,7 @@ def _value(node: ast.expr) -> Any:
 # ---------------------------------------------------------------------- envs
 
 
-def _envs(run: Run) -> None:
+def _envs(run: ZooRun) -> None:
     """Translate what the zoo makes of an env: its arguments, wrappers, stacks of frames and normalisation."""
     arguments = run.take("env_kwargs")
     if arguments:
@@ -193,7 +193,7 @@ def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
     return [found for one in value for found in _wrappers(one)]
 
 
-def _wrapper(run: Run, path: str, options: dict[str, Any]) -> list[Any]:
+def _wrapper(run: ZooRun, path: str, options: dict[str, Any]) -> list[Any]:
     """Return a wrapper for the datamodule."""
     if path == ATARI:
         run.data["import_names"] = ["ale_py"]
@@ -206,7 +206,7 @@ def _wrapper(run: Run, path: str, options: dict[str, Any]) -> list[Any]:
     return [{"class_path": path, "init_args": options} if options else path]
 
 
-def _atari(run: Run, options: dict[str, Any]) -> list[Any]:
+def _atari(run: ZooRun, options: dict[str, Any]) -> list[Any]:
     """Return the parts of the zoo's wrapper of Atari games, the innermost first."""
     known = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": True, "clip_reward": True}
     given = {key: options.pop(key, default) for key, default in known.items()}
@@ -218,7 +218,7 @@ def _atari(run: Run, options: dict[str, Any]) -> list[Any]:
     return [*parts, "fire_at_start", *(["sign_reward"] if given["clip_reward"] else [])]
 
 
-def _normalisation(run: Run, has_stack: bool) -> None:
+def _normalisation(run: ZooRun, has_stack: bool) -> None:
     value = run.take("normalize", False)
     options = dict(value) if isinstance(value, Mapping) else {}
     if not value:
@@ -237,7 +237,7 @@ def _normalisation(run: Run, has_stack: bool) -> None:
 # ---------------------------------------------------------------------- networks
 
 
-def _network(run: Run) -> None:
+def _network(run: ZooRun) -> None:
     """Translate the kind of network and its arguments."""
     kind, arguments = str(run.take("policy", "MlpPolicy")), dict(run.take("policy_kwargs") or {})
     is_image = kind.startswith("Cnn")
@@ -261,7 +261,7 @@ def _network(run: Run) -> None:
         run.without[f"policy_kwargs.{key}"] = f"{run.policy} has no such option here"
 
 
-def _actor_critic_layers(run: Run, arguments: dict[str, Any], is_image: bool) -> None:
+def _actor_critic_layers(run: ZooRun, arguments: dict[str, Any], is_image: bool) -> None:
     sizes = arguments.pop("net_arch", [] if is_image else [64, 64])
     lists = sizes if isinstance(sizes, Mapping) else {"pi": sizes, "vf": sizes}
     run.model["actor_hidden_size_list"] = list(lists.get("pi", []))
@@ -270,7 +270,7 @@ def _actor_critic_layers(run: Run, arguments: dict[str, Any], is_image: bool) ->
     run.learn["ppo_param_init"] = bool(arguments.pop("ortho_init", True))
 
 
-def _recurrent_layers(run: Run, arguments: dict[str, Any], is_image: bool) -> None:
+def _recurrent_layers(run: ZooRun, arguments: dict[str, Any], is_image: bool) -> None:
     _actor_critic_layers(run, arguments, is_image)
     number = arguments.pop("n_lstm_layers", 1)
     core = {"type": "lstm", "hidden_size": arguments.pop("lstm_hidden_size", 256), "num_layers": number}
@@ -280,7 +280,7 @@ def _recurrent_layers(run: Run, arguments: dict[str, Any], is_image: bool) -> No
         run.without["policy_kwargs.enable_critic_lstm"] = "a critic without recurrent layers; it uses the actor's"
 
 
-def _q_layers(run: Run, arguments: dict[str, Any], is_image: bool) -> None:
+def _q_layers(run: ZooRun, arguments: dict[str, Any], is_image: bool) -> None:
     sizes = arguments.pop("net_arch", [] if is_image else [64, 64])
     run.model["dueling"] = False
     if not is_image:
@@ -293,7 +293,7 @@ def _q_layers(run: Run, arguments: dict[str, Any], is_image: bool) -> None:
         run.model["num_quantiles"] = arguments.pop("n_quantiles", 200)
 
 
-def _actor_and_critics_layers(run: Run, arguments: dict[str, Any], is_image: bool) -> None:
+def _actor_and_critics_layers(run: ZooRun, arguments: dict[str, Any], is_image: bool) -> None:
     default: Any = [256, 256]
     if run.policy in ("td3", "ddpg") and not is_image:
         default = [400, 300]
@@ -317,7 +317,7 @@ def _actor_and_critics_layers(run: Run, arguments: dict[str, Any], is_image: boo
 
 
 ON_POLICY = ("ppo", "a2c", "recurrent_ppo")
-LAYERS: dict[str, Callable[[Run, dict[str, Any], bool], None]] = {
+LAYERS: dict[str, Callable[[ZooRun, dict[str, Any], bool], None]] = {
     **dict.fromkeys(("ppo", "a2c"), _actor_critic_layers),
     "recurrent_ppo": _recurrent_layers,
     **dict.fromkeys(("dqn", "qrdqn"), _q_layers),
@@ -326,7 +326,7 @@ LAYERS: dict[str, Callable[[Run, dict[str, Any], bool], None]] = {
 """The translation of the layers of each policy."""
 
 
-def _optimizer(run: Run, arguments: dict[str, Any]) -> None:
+def _optimizer(run: ZooRun, arguments: dict[str, Any]) -> None:
     kind, options = class_name(arguments.pop("optimizer_class", None)), dict(arguments.pop("optimizer_kwargs", {}))
     if kind is not None and kind not in OPTIMIZERS:
         run.without["policy_kwargs.optimizer_class"] = f"there is no optimizer {kind}"
@@ -338,7 +338,7 @@ def _optimizer(run: Run, arguments: dict[str, Any]) -> None:
         run.without[f"policy_kwargs.optimizer_kwargs.{key}"] = "the optimizer has no such option here"
 
 
-def _noise(run: Run, arguments: dict[str, Any]) -> None:
+def _noise(run: ZooRun, arguments: dict[str, Any]) -> None:
     """Translate the arguments of state-dependent noise, and the first standard deviation of actions."""
     arguments.pop("use_sde", None)
     is_used = bool(run.given.get("use_sde")) and run.policy in WITH_SDE

@@ -207,8 +207,8 @@ def write_statistics(file: Path) -> Any:
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     env = VecNormalize(DummyVecEnv([lambda: Spaces("ppo_box")]), gamma=0.9, epsilon=1e-3)
-    env.obs_rms.mean, env.obs_rms.var = np.array([0.5, -0.25, 0.0]), np.array([0.04, 4.0, 1.0])  # type: ignore[union-attr]
-    env.obs_rms.count, env.ret_rms.var = 100.0, np.array(9.0)  # type: ignore[union-attr]
+    env.obs_rms.mean, env.obs_rms.var = np.array([0.5, -0.25, 0.0]), np.array([0.04, 4.0, 1.0])
+    env.obs_rms.count, env.ret_rms.var = 100.0, np.array(9.0)
     env.save(str(file))
     model = makers()["ppo_box"](env)
     state = model.policy.state_dict()

@@ -20,7 +20,9 @@ def named(kind: str, **attributes: Any) -> dict[str, Any]:
 
 def text_of(space: spaces.Space[Any]) -> dict[str, Any]:
     """Return what the packages store of a space: each attribute, as text unless JSON can hold it."""
-    kept = {key: str(value) for key, value in vars(space).items() if not isinstance(value, (int, type(None)))}
+    kept: dict[str, Any] = {
+        key: str(value) for key, value in vars(space).items() if not isinstance(value, (int, type(None)))
+    }
     kept["_shape"] = list(space.shape or ())
     module = f"{type(space).__module__}.{type(space).__qualname__}"
     return {":type:": f"<class '{module}'>", ":serialized:": "", **kept}

@@ -109,7 +109,13 @@ def test_statistics_of_objects_or_of_infinite_numbers_are_refused(tmp_path: Path
 
 
 def test_pickles_are_read_as_data() -> None:
-    value = {"a": [1, -(2**70), 2.5, True, None], "b": ("x", b"\x00"), "c": {}, "d": [[]], 5: (1, 2, 3, 4)}
+    value: dict[Any, Any] = {
+        "a": [1, -(2**70), 2.5, True, None],
+        "b": ("x", b"\x00"),
+        "c": {},
+        "d": [[]],
+        5: (1, 2, 3, 4),
+    }
     for protocol in range(3, 6):
         assert read_pickle(pickle.dumps(value, protocol)) == value
     shared = [1]
