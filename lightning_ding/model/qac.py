@@ -186,7 +186,7 @@ class ContinuousQAC(nn.Module):
         sizes = [critic_encoder.output_size, *hidden, outputs]
         encoder = None if make_encoder is None else make_encoder()
         if noise is not None:
-            options = {"activation": activation, "layer_norm": layer_norm, "hidden_size_list": hidden}
+            options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "hidden_size_list": hidden}
             size = critic_encoder.output_size
             head = GaussianHead(size, self.action_size, 0, log_std_init=noise[0], sde=noise[1], **options)
             return EncoderAndHead(encoder, head)

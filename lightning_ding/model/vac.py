@@ -103,8 +103,9 @@ class VAC(nn.Module):
         features = self.encoder.output_size
         head = (actor_head_hidden_size, actor_head_layer_num, activation)
         gaussian = (sigma_type, fixed_sigma_value, bound_type)
-        added = (layer_norm, actor_hidden_size_list, log_std_init, SDE.of(use_sde, full_std, use_expln))
-        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, *added)
+        sde = SDE.of(use_sde, full_std, use_expln)
+        added: dict[str, Any] = {"hidden_size_list": actor_hidden_size_list, "log_std_init": log_std_init, "sde": sde}
+        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, layer_norm, **added)
         sizes = (critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
         self.critic = critic_head(features, *sizes, activation, layer_norm)
 

@@ -57,7 +57,7 @@ class A2CLearnConfig(ActorCriticLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CCollectConfig(SDECollectConfig, ActorCriticCollectConfig):
+class A2CCollectConfig(ActorCriticCollectConfig, SDECollectConfig):
     """Options for collecting: the amount and the collector."""
 
     n_sample: int | None = 128

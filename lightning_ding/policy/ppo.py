@@ -62,7 +62,7 @@ class PPOLearnConfig(ClippedSurrogateLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOCollectConfig(SDECollectConfig, ActorCriticCollectConfig):
+class PPOCollectConfig(ActorCriticCollectConfig, SDECollectConfig):
     """Options for collecting: the amount and the collector."""
 
     n_sample: int | None = 1024

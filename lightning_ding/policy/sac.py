@@ -96,7 +96,7 @@ class SACLearnConfig(QACLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACCollectConfig(SDECollectConfig, ReplayCollectConfig):
+class SACCollectConfig(ReplayCollectConfig, SDECollectConfig):
     """Options for collecting: the amount, the collector and the exploration."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -20,7 +21,7 @@ from lightning_ding.policy.qac import QACPolicy
 from tests.algorithms.table import ALGORITHMS, names_of
 
 VECTOR = spaces.Box(-1, 1, (5,))
-IMAGE = spaces.Box(0, 255, (12, 12, 1), "uint8")
+IMAGE = spaces.Box(0, 255, (12, 12, 1), np.uint8)
 LISTS = {"actor_hidden_size_list": [3, 4], "critic_hidden_size_list": [6]}
 WITH_CRITIC = (*names_of(ActorCriticPolicy), "impala")
 REPLAY = names_of(QACPolicy)
@@ -126,5 +127,7 @@ def test_every_family_with_an_actor_is_here() -> None:
 
 def test_first_deviation_of_independent_noise() -> None:
     for name in (*WITH_CRITIC, "pg", "bc"):
-        policy = create_policy({"type": name, "model": {"log_std_init": -1.5}}).build(VECTOR, spaces.Box(-1, 1, (2,)))
+        policy: Any = create_policy({"type": name, "model": {"log_std_init": -1.5}}).build(
+            VECTOR, spaces.Box(-1, 1, (2,))
+        )
         assert policy.model.actor.log_sigma.tolist() == [-1.5, -1.5]

@@ -212,12 +212,14 @@ def test_players_of_a_game_cannot_have_the_noise_of_an_env(tmp_path: Any) -> Non
         check_players([policy.collect_mode, policy.collect_mode], 2)
     check_players([policy.eval_mode, policy.eval_mode], 2)  # which have no noise
     run = {"main": {"exp_name": str(tmp_path), "policy": {"type": "sac", "model": {"use_sde": True}}}}
-    with pytest.raises(ValueError, match=r"main\.policy\.model\.use_sde must be False with marine collectors, got True"):
+    with pytest.raises(
+        ValueError, match=r"main\.policy\.model\.use_sde must be False with marine collectors, got True"
+    ):
         Coordinator({**run, "system": {"collector": {"type": "marine"}}}, MemoryStore())
 
 
 def test_a_rollout_of_envs_has_one_noise_for_an_episode(tmp_path: Any) -> None:
-    policy = create_policy(
+    policy: Any = create_policy(
         {
             "type": "ppo",
             "model": {"use_sde": True, "actor_hidden_size_list": [8], "critic_hidden_size_list": [8]},
@@ -229,10 +231,10 @@ def test_a_rollout_of_envs_has_one_noise_for_an_episode(tmp_path: Any) -> None:
     process = policy._process_transition
 
     def note(obs: Any, output: Any, timestep: Any) -> Any:
-        drawn.append(policy._sde_noise.matrix.numpy().copy())  # type: ignore[attr-defined]
+        drawn.append(policy._sde_noise.matrix.numpy().copy())
         return process(obs, output, timestep)
 
-    policy._process_transition = note  # type: ignore[method-assign]
+    policy._process_transition = note
     flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", max_epochs=1, enable_checkpointing=False, limit_val_batches=0, **flags)
     trainer.fit(policy, RolloutDataModule("Pendulum-v1", num_envs=2, rounds_per_epoch=1))  # episodes of 200 steps

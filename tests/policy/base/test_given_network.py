@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ HALVES = {
 def test_a_section_that_is_not_whole_names_what_is_missing_at_each_use(missing: str) -> None:
     policy: Any = PPOPolicy({"model": HALVES[missing]})
     match = f"PPOPolicy has no spaces: set {missing} in its config, call build"
-    uses = [
+    uses: list[Callable[[], Any]] = [
         lambda: policy.collect_mode.forward(OBS),
         lambda: policy.eval_mode.forward(OBS),
         lambda: policy.model(OBS),
