@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ from lightning_ding.envs import NotPlainError
 from lightning_ding.envs.state.codec import from_plain
 from lightning_ding.envs.state.simulators import load_simulator, read_simulator
 from lightning_ding.hub import from_hub
-from lightning_ding.policy import DQNPolicy, NonFiniteError, load_dump, load_policy
+from lightning_ding.policy import DQNPolicy, NonFiniteError, load_dump, load_policy, load_sb3_policy
 from lightning_ding.policy.base.attribute_codec import EXISTING
 from lightning_ding.policy.base.weights_file import KEY
 from lightning_ding.registry import NotRegisteredError
@@ -36,6 +38,9 @@ from lightning_ding.worker.learner.engine import read_checkpoint
 from tests.distributed.coordinator.coordinating import Run, config
 from tests.docs.pages import as_before
 from tests.policy.saved import write_checkpoint
+from tests.sb3.make_models import write_zip
+from tests.sb3.stored import inputs, make_zip, models, weights_of
+from tests.sb3.test_load import STATISTICS
 from tests.test_hub import Hub, hub  # noqa: F401 - a fixture
 from tests.tune.test_study import RUN, SEARCH
 
@@ -385,6 +390,52 @@ def test_checkpoint_of_di_engine_with_a_pickle_that_calls_a_function() -> None:
     torch.save({"model": policy.model.state_dict(), "learn": Runs()}, "ckpt_best.pth.tar")
     with pytest.raises(ValueError, match=r"it contains .*, and only tensors are read"):
         policy.load_ding_checkpoint("ckpt_best.pth.tar")
+
+
+# ---------------------------------------------------------------------- Stable-Baselines3
+
+
+def test_model_of_stable_baselines3_with_pickles_in_its_json(tmp_path: Path) -> None:
+    hostile = {":serialized:": base64.b64encode(pickle.dumps(Runs())).decode()}
+    stored = models()["ppo_box"]["data"]
+    changes = {key: {**value, **hostile} for key, value in stored.items() if isinstance(value, dict)}
+    policy = load_policy(make_zip("ppo_box", tmp_path, **changes, learning_rate=hostile, more=hostile))
+    assert policy.predict(inputs("ppo_box")).shape == (1000, 2)
+
+
+@pytest.mark.parametrize("name", ["policy.pth", "pytorch_variables.pth"])
+def test_model_of_stable_baselines3_with_a_pickle_among_its_weights(name: str, tmp_path: Path) -> None:
+    weights: dict[str, Any] = weights_of("ppo_box")
+    parts = [weights | {"more": Runs()}, {}] if name == "policy.pth" else [weights, {"more": Runs()}]
+    file = write_zip(tmp_path / "forged.zip", models()["ppo_box"]["data"], *parts)
+    with pytest.raises(ValueError, match=r"path must be a model\.zip of Stable-Baselines3, .*Weights only load failed"):
+        load_policy(file)
+
+
+def test_statistics_of_vecnormalize_that_call_a_function(tmp_path: Path) -> None:
+    model = make_zip("ppo_box", tmp_path)
+    Path("forged.pkl").write_bytes(pickle.dumps(Runs()))
+    with pytest.raises(
+        ValueError, match=r"of VecNormalize\.save, got 'forged\.pkl', which holds a pathlib\.Path\.touch"
+    ):
+        load_sb3_policy(model, "forged.pkl")
+    call = b"cpathlib\nPath.touch\n(cpathlib\nPath\n(X\x03\x00\x00\x00rantRtR0"  # and drop what it returns
+    honest = STATISTICS.read_bytes()
+    Path("forged.pkl").write_bytes(honest[:2] + call + honest[2:])
+    with pytest.raises(ValueError, match="the opcode POP is in no pickle of numbers"):
+        load_sb3_policy(model, "forged.pkl")
+    Path("forged.pkl").write_bytes(honest[:2] + call[:-1] + honest[2:])  # and leave it on the stack
+    load_sb3_policy(model, "forged.pkl")
+
+
+@pytest.mark.parametrize(
+    "value", ["__import__('hostile').make()", "dict(net_arch=hostile.make())", "!!python/name:hostile.make ''"]
+)
+def test_file_of_the_zoo_with_code(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = value if value.startswith("!!") else json.dumps(value)
+    Path("ppo.yml").write_text(f"CartPole-v1:\n  policy_kwargs: {text}\n")
+    line = error_line(["from-sb3", "--zoo", "ppo.yml", "CartPole-v1"], capsys)
+    assert "is no literal of Python" in line or "could not determine a constructor for the tag" in line
 
 
 # ---------------------------------------------------------------------- data sets

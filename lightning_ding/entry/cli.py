@@ -33,6 +33,7 @@ COMMANDS = {
     "collector": ("a collector of a distributed run", DISTRIBUTED),
     "serial": ("train or evaluate with a config file of DI-engine", DI_ENGINE),
     "convert": ("write a config file of DI-engine as YAML and as a recipe", DI_ENGINE),
+    "from-sb3": ("use a model of Stable-Baselines3, or an entry of its zoo", "lightning_ding.entry.from_sb3"),
     "ask": ("send a message to a coordinator: status, shutdown, or a new number of collectors", DISTRIBUTED),
 }
 """Meaning of each command, and the module whose ``main`` gets the whole command line."""
@@ -75,6 +76,7 @@ examples:
   lightning-ding fit --policy td3_bc --data.dataset demos.npz --data.env_id Pendulum-v1 --data.max_train_iter 10000
   lightning-ding parallel --config run.yaml --set main.seed=1
   lightning-ding serial -c cartpole_dqn_config.py -s 0
+  lightning-ding from-sb3 model.zip
 
 LIGHTNING_DING_DEBUG=1 in the environment shows the traceback of an error that is otherwise one line."""
 

@@ -20,6 +20,7 @@ from lightning_ding.policy.dt import DTConfig, DTPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
 from lightning_ding.policy.fqf import FQFConfig, FQFPolicy
 from lightning_ding.policy.from_dump import Dump, load_dump
+from lightning_ding.policy.from_sb3 import load_sb3_policy
 from lightning_ding.policy.impala import IMPALAConfig, IMPALAPolicy
 from lightning_ding.policy.iql import IQLConfig, IQLPolicy
 from lightning_ding.policy.iqn import IQNConfig, IQNPolicy
@@ -133,5 +134,6 @@ __all__ = [
     "get_policy_cls",
     "load_dump",
     "load_policy",
+    "load_sb3_policy",
     "single_env_forward_wrapper",
 ]

@@ -14,18 +14,21 @@ from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import SPACES, config_of_file, set_spaces
 from lightning_ding.policy.base.weights_file import read_weights
+from lightning_ding.policy.from_sb3 import load_sb3_policy
 from lightning_ding.registry import POLICY_REGISTRY, NotRegisteredError
+from lightning_ding.sb3.archive import is_archive
 
 
 def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None) -> Policy[Any]:
     """Return the trained policy of a file, on the CPU, which acts as at the end of its run.
 
     Args:
-        path: A checkpoint of a run, or a file that :meth:`Policy.export` wrote as ``safetensors``, by any name.
+        path: A checkpoint of a run, a file that :meth:`Policy.export` wrote as ``safetensors``, by any name, or a
+            ``model.zip`` of Stable-Baselines3, see :func:`load_sb3_policy`, which has more arguments for it.
         policy_class: Class of the policy; None finds it by the name in the file.
 
     Raises:
-        ValueError: If the file is neither, has changed since it was written, or names no policy.
+        ValueError: If the file is none of these, has changed since it was written, or names no policy.
         NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered. Import the
             module that registers it first; no module that the file names is imported.
     """
@@ -33,6 +36,8 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
     require(Path(path).is_file(), "path", allowed, str(path))
     if Path(path).suffix == ".safetensors" or _is_safetensors(Path(path)):
         return _from_weights(*read_weights(path), policy_class)
+    if is_archive(path):
+        return load_sb3_policy(path, algorithm=None if policy_class is None else POLICY_REGISTRY.name_of(policy_class))
     saved = read_checkpoint(path)
     found = class_of(saved) if policy_class is None else policy_class
     policy = found.load_from_checkpoint(path, map_location="cpu", weights_only=True)

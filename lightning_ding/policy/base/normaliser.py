@@ -106,7 +106,7 @@ class Normaliser(nn.Module):
             allowed = "a Box of floats, or a Dict with one that is not called action_mask, with norm_obs"
             raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
         for path, shape in found.items():
-            self._add(_name(path), shape)
+            self._add(statistics_name(path), shape)
         self.keeps_double = any(_space_at(observation_space, path).dtype == np.float64 for path in found)
         if norm_reward:
             self._add(REWARD, ())
@@ -312,11 +312,11 @@ def _replaced(obs: Any, path: tuple[str, ...], function: nn.Module) -> Any:
     return {**obs, path[0]: _replaced(obs[path[0]], path[1:], function)}
 
 
-def _name(path: tuple[str, ...]) -> str:
+def statistics_name(path: tuple[str, ...]) -> str:
     """Return the name of a submodule for keys that may hold anything: ``obs:camera:depth``."""
     return ":".join([OBS, *(key.translate(ESCAPES) for key in path)])
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """Return the keys that ``_name`` was given."""
+    """Return the keys that :func:`statistics_name` was given."""
     return tuple(map(unquote, name.split(":")[1:]))
