@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.continued_loggers import ContinuedLoggers
 from lightning_ding.callbacks.last_line import LastLine
 from lightning_ding.callbacks.metrics import MetricsLogger, log_over_env_steps
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
@@ -47,7 +48,8 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
-    of_one_fit = [*limits.callbacks(), Watchdog(), *last]
+    first = [with_priority(ContinuedLoggers(trainer), 0)] if trainer.loggers else []
+    of_one_fit = [*first, *limits.callbacks(), Watchdog(), *last]
     _of_one_fit.update(of_one_fit)
     return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 

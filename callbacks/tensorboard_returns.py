@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,28 @@ class TensorBoardReturns(Callback):
         known = {tag: mean for tag, mean in means.items() if math.isfinite(mean)}  # an aborted evaluation has no mean
         for one in _loggers(trainer):
             one.log_metrics(known, step=pl_module.progress.position)
+
+
+def continue_events(one: TensorBoardLogger) -> None:
+    """Prepare a logger that has not begun to write for a folder in which an earlier run has written.
+
+    The layout and the hyper-parameters with their first ``hp_metric`` are there already. TensorBoard reads the files of
+    a folder in the order of their names, which contain the second in which they were made.
+    """
+    _laid_out.add(one)
+    one._default_hp_metric = False  # Lightning 2.6 then writes no hyper-parameters
+    names = [file.name for file in Path(one.log_dir).glob("events.out.tfevents.*")]
+    newest = max((int(part) for name in names if (part := name.split(".")[3]).isdigit()), default=0)
+    while newest - 1 <= time.time() < newest + 1:
+        time.sleep(0.02)
+
+
+def purge_events(one: TensorBoardLogger, position: int) -> None:
+    """Make TensorBoard discard what earlier processes wrote after an env step (its ``purge_step``)."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    start = Event(step=position + 1, session_log=SessionLog(status=SessionLog.START))
+    one.experiment._get_file_writer().add_event(start, position + 1)
 
 
 def _loggers(trainer: Trainer) -> list[TensorBoardLogger]:

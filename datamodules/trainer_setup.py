@@ -10,6 +10,7 @@ import numpy as np
 from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks import Limits, Watchdog
+from lightning_ding.callbacks.continued_loggers import note_checkpoint
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
 from lightning_ding.callbacks.metrics import prepare_loggers
 
@@ -46,6 +47,7 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     policy = trainer.lightning_module
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
+    note_checkpoint(trainer)
     prepare_loggers(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
