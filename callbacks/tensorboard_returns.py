@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,15 +82,10 @@ class TensorBoardReturns(Callback):
 def continue_events(one: TensorBoardLogger) -> None:
     """Prepare a logger that has not begun to write for a folder in which an earlier run has written.
 
-    The layout and the hyper-parameters with their first ``hp_metric`` are there already. TensorBoard reads the files of
-    a folder in the order of their names, which contain the second in which they were made.
+    The layout and the hyper-parameters with their first ``hp_metric`` are there already.
     """
     _laid_out.add(one)
     one._default_hp_metric = False  # Lightning 2.6 then writes no hyper-parameters
-    names = [file.name for file in Path(one.log_dir).glob("events.out.tfevents.*")]
-    newest = max((int(part) for name in names if (part := name.split(".")[3]).isdigit()), default=0)
-    while newest - 1 <= time.time() < newest + 1:
-        time.sleep(0.02)
 
 
 def purge_events(one: TensorBoardLogger, position: int) -> None:
@@ -186,4 +180,18 @@ def write_without_thread(writer: Any) -> None:
     if isinstance(events, EventFileWriter) and "://" not in events.get_logdir():
         path = Path(os.fsdecode(events._file_name))
         events.close()
-        files.event_writer = EventFile(path)
+        files.event_writer = EventFile(_sorted_last(path))
+
+
+def _sorted_last(path: Path) -> Path:
+    """Rename a file of events if TensorBoard would read it before an older one of its folder; return its path.
+
+    TensorBoard reads in the order of the names, which contain the second in which a file was made.
+    """
+    parts = path.name.split(".")  # events.out.tfevents.SECOND.HOST...
+    newest = max(file.name for file in path.parent.glob("events.out.tfevents.*"))
+    second = newest.split(".")[3]
+    if newest == path.name or len(parts) < 4 or not second.isdigit():
+        return path
+    parts[3] = f"{int(second) + 1:010d}"
+    return path.rename(path.with_name(".".join(parts)))

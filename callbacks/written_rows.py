@@ -147,6 +147,7 @@ class WandbRows(WrittenRows):
         self._recent: deque[tuple[float, int, dict[str, float]]] = deque()
         self._resent: list[tuple[int, dict[str, float]]] = []
         self._there: dict[str, Any] = {}
+        self._number = 0  # of the next row, which an offline run would count from 0
 
     @override
     def continue_from(self, state: Mapping[str, Any]) -> None:
@@ -158,8 +159,7 @@ class WandbRows(WrittenRows):
         run = self.one.experiment
         if getattr(run, "offline", False):
             self._there = OfflineRows(run).summary
-            if "_step" in self._there:
-                run.log({}, step=int(self._there["_step"]) + 1, commit=False)
+            self._number = self._there.get("_step", -1) + 1
         else:
             self._there = dict(run.summary)
         for step, metrics in self._resent:
@@ -182,6 +182,9 @@ class WandbRows(WrittenRows):
 
     @override
     def _write(self, metrics: Metrics, step: int | None) -> None:
+        if self._number:
+            self.one.experiment.log({}, step=int(self._number), commit=False)
+            self._number = 0
         super()._write(metrics, step)
         if step is None:
             return
