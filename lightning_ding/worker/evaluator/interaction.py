@@ -23,9 +23,10 @@ from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
 from lightning_ding.worker.episodes import success_rate
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
+from lightning_ding.worker.evaluator.drawing import FrameSource
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
 from lightning_ding.worker.evaluator.rendering import Rendering
-from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render, frames_of
+from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -138,7 +139,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
         Args:
             episodes: Numbers of the episodes, E >= 1; they determine the seeds.
-            video: Keep the frames of the episodes for :meth:`write_video` and :meth:`pop_video`.
+            video: Keep the frames for :meth:`write_video` and :meth:`pop_video`: of the first episode, or of all if
+                ``render.episodes`` is ``"all"``.
             policy_kwargs: Arguments of the policy's ``forward``.
             number: Number of the evaluation, >= 0, which also decides the seeds unless ``fixed_starts`` is set; None
                 counts the calls.
@@ -168,7 +170,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         return self.successes or [float("nan")] * len(episodes)
 
     def pop_video(self) -> NDArray[np.uint8] | None:
-        """Remove and return the videos of the last run's worst, median and best episodes.
+        """Remove and return the video of the last run's first episode, or those of its worst, median and best ones.
 
         Returns:
             The result of :meth:`VectorEvalMonitor.get_video`, at most 300 frames; None without a video of the last run.
@@ -213,18 +215,21 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         """Run the episodes of a plan."""
         policy.reset()
         acts_on_reward = _acts_on_reward(policy)
+        source = FrameSource(stepper.env, lambda: self.cancel_requested)
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1
             stepper.next_seed = plan.next_seeds()
-            frames = frames_of(stepper.env) if monitor else []
+            frames = source.draw(plan.drawn()) if monitor else {}
+            if self.cancel_requested:
+                return
             action = actions_of(policy.forward(obs, **policy_kwargs), stepper.env)
             timestep = stepper.step(action)
             if acts_on_reward:
                 policy_kwargs = {**policy_kwargs, "reward": timestep.reward}
             plan.add(timestep.reward, timestep.valid)
             if monitor:
-                monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
+                monitor.update_video({i: frame for i, frame in frames.items() if timestep.valid[i]})
             if self.config.max_episode_steps is not None:
                 timestep = self._cut_long_episodes(stepper, timestep, plan)
             obs = stepper.obs
