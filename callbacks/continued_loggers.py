@@ -101,7 +101,7 @@ def note_checkpoint(trainer: Trainer) -> None:
     """
     connector = trainer._checkpoint_connector
     if hasattr(connector, "_select_ckpt_path"):  # otherwise only a run that the user has chosen can be continued
-        setattr(connector, "_select_ckpt_path", partial(_select, trainer))
+        connector._select_ckpt_path = partial(_select, trainer)
 
 
 def _select(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 FILES = (TensorBoardLogger, CSVLogger)
 """Loggers that write to a folder of their own."""

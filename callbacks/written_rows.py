@@ -249,8 +249,10 @@ _rows: WeakKeyDictionary[Logger, WrittenRows] = WeakKeyDictionary()
 def rows_written_by(one: Logger) -> WrittenRows:
     """Return what a logger has written in this process and, in a resumed run, before the checkpoint."""
     if one not in _rows:
-        kind = MLflowRows if isinstance(one, MLFlowLogger) else WandbRows if isinstance(one, WandbLogger) else None
-        _rows[one] = (kind or WrittenRows)(one)
+        if isinstance(one, MLFlowLogger):
+            _rows[one] = MLflowRows(one)
+        else:
+            _rows[one] = WandbRows(one) if isinstance(one, WandbLogger) else WrittenRows(one)
     return _rows[one]
 
 

@@ -210,7 +210,9 @@ def is_newest(checkpoint: Path) -> bool:
     False for a checkpoint that is no folder, such as ``best.ckpt``.
     """
     within = checkpoint.parent.parent if checkpoint.name == RUN_FILE else checkpoint.parent
-    found = [folder for folder in within.iterdir() if FOLDER_NAME.fullmatch(folder.name) and (folder / RUN_FILE).is_file()]
+    found = [
+        folder for folder in within.iterdir() if FOLDER_NAME.fullmatch(folder.name) and (folder / RUN_FILE).is_file()
+    ]
     if not found:
         return False
     newest = max(found, key=_written_at)

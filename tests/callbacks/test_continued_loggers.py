@@ -105,7 +105,9 @@ def test_older_checkpoint_begins_a_new_run_and_the_rows_of_the_old_one_stay(
 ) -> None:
     folder = logging_run(64)
     before = rows_of_csv(folder)
-    with pytest.warns(UserWarning, match=r"CSVLogger begins a new run, because .*last-32.* is not the newest checkpoint"):
+    with pytest.warns(
+        UserWarning, match=r"CSVLogger begins a new run, because .*last-32.* is not the newest checkpoint"
+    ):
         assert logging_run(64, checkpoint_of(folder, 32)) == tmp_path / "a" / "version_1"
     assert rows_of_csv(folder) == before
 
@@ -119,7 +121,8 @@ def test_older_checkpoint_of_a_chosen_version_removes_the_rows_after_it(logging_
 def test_another_name_or_version_of_the_user_is_kept(logging_run: Callable[..., Path], tmp_path: Path) -> None:
     folder = logging_run(48)
     before = rows_of_csv(folder)
-    for arguments, expected in [({"version": 5}, "a/version_5"), ({"name": "b"}, "b/version_0")]:
+    chosen: list[tuple[dict[str, Any], str]] = [({"version": 5}, "a/version_5"), ({"name": "b"}, "b/version_0")]
+    for arguments, expected in chosen:
         there = logging_run(64, checkpoint_of(folder, 48), **arguments)
         assert there == tmp_path / expected
         assert steps_of_csv(there, "learn/total_loss") == [56, 64]
@@ -156,7 +159,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint_and_has_its_settings_o
     for steps in (48, 64):
         trainer = make_trainer(logger=TensorBoardLogger(tmp_path), enable_checkpointing=True, log_every_n_steps=1)
         fit(trainer, small, steps, "last" if steps == 64 else None)
-        late = trainer.loggers[0]
+        late: Any = trainer.loggers[0]
         late.experiment.add_scalar("learn/total_loss", -1.0, 56 if steps == 48 else 72)  # after the checkpoint
         late.finalize("success")
     events = EventAccumulator(str(tmp_path / "lightning_logs" / "version_0"))
@@ -180,7 +183,9 @@ def test_file_of_events_sorts_after_the_older_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
-def test_job_id_of_slurm_is_not_a_version_of_the_user(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_id_of_slurm_is_not_a_version_of_the_user(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lightning_ding.callbacks.earlier_runs.SLURMEnvironment.job_id", lambda: 77)
     assert is_open(kind(tmp_path, version=77))
     assert not is_open(kind(tmp_path, version=78))
@@ -319,5 +324,3 @@ def test_address_of_mlflow_is_not_in_a_checkpoint() -> None:
     assert found is not None
     assert found["version"] == "abc"
     assert "secret" not in str(found)
-
-

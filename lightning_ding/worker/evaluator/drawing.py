@@ -94,8 +94,8 @@ class FrameSource:
 def _gl_text() -> str:
     now = os.environ.get(MUJOCO_GL)
     return (
-        f"{MUJOCO_GL} is {'not set' if now is None else repr(now)}: before Python starts, set it to egl, which needs no "
-        "display and is fast with a GPU, or osmesa, which draws on the CPU (package libosmesa6), or glfw with a display"
+        f"{MUJOCO_GL} is {'not set' if now is None else repr(now)}; set before Python starts, egl needs no display "
+        "and is fast with a GPU, osmesa (package libosmesa6) draws on the CPU, and glfw needs a display"
     )
 
 
@@ -108,7 +108,8 @@ def choose_mujoco_gl() -> None:
     has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     if MUJOCO_GL in os.environ or has_display or sys.platform != "linux":
         return
-    found = next((name for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if ctypes.util.find_library(library)), None)
+    choices = {"egl": "EGL", "osmesa": "OSMesa"}
+    found = next((name for name, library in choices.items() if ctypes.util.find_library(library)), None)
     if found is not None:
         os.environ[MUJOCO_GL] = found
         logger.info("%s=%s, because there is no display", MUJOCO_GL, found)

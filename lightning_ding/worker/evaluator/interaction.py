@@ -162,7 +162,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         self.successes = plan.successes.tolist()
         if not plan.is_finished:
             return [float("nan")] * len(episodes), [0] * len(episodes)
-        self._video = monitor.get_video(MAX_FRAMES)
+        if not self.cancel_requested:  # making a video takes seconds
+            self._video = monitor.get_video(MAX_FRAMES)
         return plan.returns.tolist(), plan.lengths.tolist()
 
     def successes_of(self, episodes: Sequence[int]) -> Sequence[float]:

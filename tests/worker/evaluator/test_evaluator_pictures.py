@@ -25,6 +25,7 @@ from lightning_ding.envs.process.vector_env import ProcessVectorEnv
 from lightning_ding.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
+from lightning_ding.worker.evaluator.monitor import EpisodePlan
 from lightning_ding.worker.evaluator.rendering import LoggerMedia
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, gif, returns_figure
 from tests.toys.envs import CountingEnv
@@ -166,6 +167,20 @@ def test_one_env_is_drawn_in_its_process() -> None:
         env.close()
 
 
+def test_signal_after_the_last_step_makes_no_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = evaluator_of(filmed_envs([(2,)]))
+    record = EpisodePlan.record
+
+    def cancel(plan: EpisodePlan, *args: Any) -> None:
+        evaluator.cancel_requested = True
+        record(plan, *args)
+
+    monkeypatch.setattr(EpisodePlan, "record", cancel)
+
+    assert evaluator.run(range(1), video=True) == ([3.0], [2])  # the evaluation is complete
+    assert evaluator.pop_video() is None
+
+
 class FatalError(Exception):
     """An error like MuJoCo's without a way to draw."""
 
@@ -179,7 +194,7 @@ def test_envs_that_cannot_draw_name_the_variable_of_mujoco(monkeypatch: pytest.M
 
     with pytest.raises(
         RuntimeError,
-        match="cannot draw a video: an OpenGL platform .* this process; MUJOCO_GL is 'glfw': before .* set it to egl",
+        match=r"cannot draw a video: an OpenGL platform .* this process; MUJOCO_GL is 'glfw'; set before .* egl needs",
     ):
         evaluator_of(filmed_envs([(1,)])).run(range(1), video=True)
 
@@ -190,7 +205,7 @@ def test_other_errors_of_drawing_are_those_of_the_env(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(FilmedEnv, "render", fail)
 
-    with pytest.raises(FatalError, match="^no picture$"):
+    with pytest.raises(FatalError, match=r"^no picture$"):
         evaluator_of(filmed_envs([(1,)])).run(range(1), video=True)
 
 
@@ -212,8 +227,10 @@ def test_slow_drawing_is_said_once_with_the_variable_of_mujoco(
     evaluator_of(filmed_envs([(30,)])).run(range(1), video=True)
 
     (text,) = caplog.messages
-    assert text.startswith("the videos of evaluations are slow: a frame takes 0.25 s; a larger render_freq makes fewer; MUJ")
-    assert "MUJOCO_GL is not set" in text
+    assert text.startswith(
+        "the videos of evaluations are slow: a frame takes 0.25 s; a larger render_freq makes fewer;"
+    )
+    assert "; MUJOCO_GL is not set; set before Python starts, egl" in text
 
 
 @pytest.mark.parametrize(
