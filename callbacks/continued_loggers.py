@@ -97,9 +97,9 @@ _checkpoints: WeakKeyDictionary[Trainer, str | None] = WeakKeyDictionary()
 def note_checkpoint(trainer: Trainer) -> None:
     """Note from which checkpoint a Trainer resumes as soon as it has chosen it. Calling it again changes nothing.
 
-    Lightning 2.6 sets ``Trainer.ckpt_path`` only after the loggers have begun their runs, and has no public hook before.
+    Lightning 2.6 sets ``Trainer.ckpt_path`` only after the loggers have begun their runs. It has no public hook before.
     """
-    connector = trainer._checkpoint_connector
+    connector: Any = trainer._checkpoint_connector
     if hasattr(connector, "_select_ckpt_path"):  # otherwise only a run that the user has chosen can be continued
         connector._select_ckpt_path = partial(_select, trainer)
 
