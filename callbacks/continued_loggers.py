@@ -68,7 +68,7 @@ class ContinuedLoggers(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the run of each logger, and what it has written."""
         runs = [(run_name(one) or {}) | rows_written_by(one).state() for one in self._loggers]
-        return {"loggers": runs}
+        return {"loggers": runs} if runs else {}
 
     def _continue(self, trainer: Trainer, checkpoint: Path) -> None:
         runs = _runs_of(checkpoint)

@@ -48,8 +48,7 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
-    first = [with_priority(ContinuedLoggers(trainer), 0)] if trainer.loggers else []
-    of_one_fit = [*first, *limits.callbacks(), Watchdog(), *last]
+    of_one_fit = [with_priority(ContinuedLoggers(trainer), 0), *limits.callbacks(), Watchdog(), *last]
     _of_one_fit.update(of_one_fit)
     return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 
