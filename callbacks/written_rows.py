@@ -16,7 +16,6 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,8 @@ logger = logging.getLogger(__name__)
 Metrics = Mapping[str, Any]
 X = "trainer/global_step"
 """Name under which a ``WandbLogger`` writes the env step."""
+TIMED = re.compile(r"^time/|per_second")
+"""Names of metrics that depend on the speed, so that a resumed run has other values of them."""
 UNSENT = 60.0  # seconds after which W&B has written or sent a row
 BLOCK, HEADER = 32 * 1024, 7  # bytes of a block in a file of W&B, and of the headers of the file and of each piece
 
@@ -147,6 +148,7 @@ class WandbRows(WrittenRows):
         self._recent: deque[tuple[float, int, dict[str, float]]] = deque()
         self._resent: list[tuple[int, dict[str, float]]] = []
         self._there: dict[str, Any] = {}
+        self._steps_there: dict[str, int] | None = None  # last step of each metric; a server does not say it
         self._number = 0  # of the next row, which an offline run would count from 0
 
     @override
@@ -158,7 +160,8 @@ class WandbRows(WrittenRows):
     def begin(self) -> None:
         run = self.one.experiment
         if getattr(run, "offline", False):
-            self._there = OfflineRows(run).summary
+            earlier = OfflineRows(run)
+            self._there, self._steps_there = earlier.summary, earlier.steps
             self._number = self._there.get("_step", -1) + 1
         else:
             self._there = dict(run.summary)
@@ -171,10 +174,15 @@ class WandbRows(WrittenRows):
         last = self._there.get(X)
         if last is None or step > last:
             return metrics
-        is_there = step < last or all(
-            _is_same(value, self._there.get(self.stored_name(name))) for name, value in metrics.items()
-        )
-        return {} if is_there else metrics
+        return {} if step < last or self._has_row(metrics, step) else metrics
+
+    def _has_row(self, metrics: Metrics, step: int) -> bool:
+        """Return whether W&B has a row of the last step that it has; the process may have ended between two of them."""
+        names = {name: self.stored_name(name) for name in metrics}
+        if self._steps_there is not None:
+            return all(self._steps_there.get(stored) == step for stored in names.values())
+        exact = [name for name in names if not TIMED.search(name)] or list(names)
+        return all(_is_same(metrics[name], self._there.get(names[name])) for name in exact)
 
     @override
     def state(self) -> dict[str, Any]:
@@ -196,7 +204,7 @@ class WandbRows(WrittenRows):
 
 
 class OfflineRows:
-    """The newest value of each metric in the earlier files of an offline run of W&B.
+    """The newest value of each metric, and its step, in the earlier files of an offline run of W&B.
 
     Args:
         run: The run, whose own file is left out.
@@ -210,16 +218,20 @@ class OfflineRows:
             if file.resolve() != own.resolve()
         ]
 
-    @cached_property
-    def summary(self) -> dict[str, Any]:
+        self.summary: dict[str, Any] = {}
         """The newest value by name."""
-        found: dict[str, Any] = {}
+        self.steps: dict[str, int] = {}
+        """The step of each of them."""
         for file in self._files:
             for record in records_of(file):
                 if record.HasField("history"):
                     items = record.history.item
-                    found |= {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
-        return found
+                    self._add({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+
+    def _add(self, row: dict[str, Any]) -> None:
+        self.summary |= row
+        if X in row:
+            self.steps |= dict.fromkeys(row, int(row[X]))
 
 
 def records_of(file: Path) -> Iterator[Any]:

@@ -287,9 +287,9 @@ def test_wandb_gets_the_rows_of_the_checkpoint_that_it_lost_and_no_row_twice() -
 
 
 def test_wandb_does_not_get_the_rows_after_the_checkpoint_that_it_has() -> None:
-    one, rows = wandb_rows({"trainer/global_step": 24, "loss": 3.0, "return": "NaN"})
+    one, rows = wandb_rows({"trainer/global_step": 24, "loss": 3.0, "return": "NaN", "time/speed": 9.0})
     rows.log_metrics({"loss": 2.0}, step=16)
-    rows.log_metrics({"loss": 3.0}, step=24)
+    rows.log_metrics({"loss": 3.0, "time/speed": 10.0}, step=24)  # the speed is another one
     rows.log_metrics({"return": float("nan")}, step=24)
     rows.log_metrics({"success": 1.0}, step=24)  # the process was killed before this row
     assert one.rows == [(24, {"success": 1.0})]
