@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.continued_loggers import ContinuedLoggers
 from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 from lightning_ding.callbacks.last_line import LastLine
 from lightning_ding.callbacks.metrics import MetricsLogger, log_over_env_steps
@@ -49,7 +50,7 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
     interval = [EvaluationInterval(position=limits.eval_every)] if limits.eval_every is not None else []
-    of_one_fit = [*limits.callbacks(), *interval, Watchdog(), *last]
+    of_one_fit = [with_priority(ContinuedLoggers(trainer), 0), *limits.callbacks(), *interval, Watchdog(), *last]
     _of_one_fit.update(of_one_fit)
     return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 

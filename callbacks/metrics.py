@@ -23,6 +23,8 @@ from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor,
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from typing_extensions import override
 
+from lightning_ding.callbacks.earlier_runs import is_open
+from lightning_ding.callbacks.written_rows import rows_written_by
 from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
 from lightning_ding.diagnosis import Diagnosis
@@ -219,7 +221,7 @@ def prepare_loggers(trainer: Trainer) -> None:
     if trainer.node_rank == 0:  # on each rank of this machine, which would otherwise wait for rank zero forever
         for one in trainer.loggers:
             if isinstance(one, (TensorBoardLogger, CSVLogger)):
-                _check_folder(one.log_dir if trainer.is_global_zero else one.root_dir)
+                _check_folder(one.root_dir if is_open(one) or not trainer.is_global_zero else one.log_dir)
     for one in trainer.loggers:
         for name in LOGGING:
             if name not in vars(one) and hasattr(type(one), name):
@@ -239,8 +241,13 @@ def _check_folder(folder: str) -> None:
 
 
 def _call(one: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a logger; if that raises ``OSError``, log the error unless it was logged before."""
+    """Call a method of a logger; if that raises ``OSError``, log the error unless it was logged before.
+
+    What a resumed run has written already is left out.
+    """
     try:
+        if name in ("log_metrics", "log_hyperparams"):
+            return getattr(rows_written_by(one), name)(*args, **kwargs)
         return getattr(type(one), name)(one, *args, **kwargs)
     except (OSError, ValueError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__  # TensorBoardLogger turns it into a ValueError

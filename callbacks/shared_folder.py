@@ -16,6 +16,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_ding.callbacks.earlier_runs import runs_folder
 from lightning_ding.checkpoints import RUN_FILE
 from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.checkpoints.lightning_file import AnotherRankError, on_every_rank
@@ -241,7 +242,7 @@ def run_root(trainer: Trainer, dirpath: str | Path | None) -> Path:
     if not trainer.loggers:
         return Path(trainer.default_root_dir) / "checkpoints"  # the root itself may hold other runs
     logger = trainer.loggers[0]
-    return Path(logger.save_dir or trainer.default_root_dir) / str(logger.name)
+    return Path(logger.save_dir or trainer.default_root_dir) / runs_folder(logger)
 
 
 def run_folder(trainer: Trainer) -> Path:

@@ -79,6 +79,23 @@ class TensorBoardReturns(Callback):
             one.log_metrics(known, step=pl_module.progress.position)
 
 
+def continue_events(one: TensorBoardLogger) -> None:
+    """Prepare a logger that has not begun to write for a folder in which an earlier run has written.
+
+    The layout and the hyper-parameters with their first ``hp_metric`` are there already.
+    """
+    _laid_out.add(one)
+    one._default_hp_metric = False  # Lightning 2.6 then writes no hyper-parameters
+
+
+def purge_events(one: TensorBoardLogger, position: int) -> None:
+    """Make TensorBoard discard what earlier processes wrote after an env step (its ``purge_step``)."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    start = Event(step=position + 1, session_log=SessionLog(status=SessionLog.START))
+    one.experiment._get_file_writer().add_event(start, position + 1)
+
+
 def _loggers(trainer: Trainer) -> list[TensorBoardLogger]:
     """Return the loggers of TensorBoard, on rank zero."""
     return [one for one in trainer.loggers if isinstance(one, TensorBoardLogger)] if trainer.is_global_zero else []
@@ -163,4 +180,18 @@ def write_without_thread(writer: Any) -> None:
     if isinstance(events, EventFileWriter) and "://" not in events.get_logdir():
         path = Path(os.fsdecode(events._file_name))
         events.close()
-        files.event_writer = EventFile(path)
+        files.event_writer = EventFile(_sorted_last(path))
+
+
+def _sorted_last(path: Path) -> Path:
+    """Rename a file of events if TensorBoard would read it before an older one of its folder; return its path.
+
+    TensorBoard reads in the order of the names, which contain the second in which a file was made.
+    """
+    parts = path.name.split(".")  # events.out.tfevents.SECOND.HOST...
+    newest = max(file.name for file in path.parent.glob("events.out.tfevents.*"))
+    second = newest.split(".")[3]
+    if newest == path.name or len(parts) < 4 or not second.isdigit():
+        return path
+    parts[3] = f"{int(second) + 1:010d}"
+    return path.rename(path.with_name(".".join(parts)))

@@ -15,6 +15,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.rng import Seeds
 from lightning_ding.ranks import sum_over_ranks
 from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator, get_serial_evaluator_cls
+from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
 from lightning_ding.worker.evaluator.rendering import LoggerMedia
 
 Stage = Literal["validate", "test"]
@@ -43,6 +44,8 @@ class Evaluation:
         is_known = issubclass(get_serial_evaluator_cls(self.config), InteractionSerialEvaluator)
         allowed = "that of an InteractionSerialEvaluator, such as 'interaction' (the callback RunEvaluator runs others)"
         require(is_known, "eval.evaluator.type", allowed, self.config.type)
+        if self.config.render.render_freq > 0:
+            choose_mujoco_gl()  # before the envs are made, in this process or in others
         self._trainer = trainer
         self._policy = policy
 

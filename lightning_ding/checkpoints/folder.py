@@ -204,6 +204,22 @@ def last_checkpoint(folder: str | Path) -> Path | None:
     return None
 
 
+def is_newest(checkpoint: Path) -> bool:
+    """Return whether a file is the newest checkpoint of its run: its ``run.ckpt``, or the link to it.
+
+    False for a checkpoint that is no folder, such as ``best.ckpt``.
+    """
+    within = checkpoint.parent.parent if checkpoint.name == RUN_FILE else checkpoint.parent
+    found = [
+        folder for folder in within.iterdir() if FOLDER_NAME.fullmatch(folder.name) and (folder / RUN_FILE).is_file()
+    ]
+    if not found:
+        return False
+    newest = max(found, key=_written_at)
+    is_link = checkpoint.parent == within and newest.name.startswith(f"{checkpoint.stem}-")
+    return is_link or checkpoint.parent == newest
+
+
 def other_checkpoint(folder: Path, than: Path, fits: Callable[[Path], bool] = Path.exists) -> Path | None:
     """Return ``run.ckpt`` of the newest complete checkpoint in a folder other than one, or None if there is none.
 

@@ -89,18 +89,22 @@ class ProcessSupervisor:
             process.failure = process.failure or process.lost
         return self._processes.gather(processes, limits, self._give_up_on)
 
-    def ask_all(self, operation: str, requests: Sequence[tuple[Any, ...]], can_wait: bool = False) -> None:
+    def ask_all(self, operation: str, requests: Sequence[tuple[Any, ...] | None], can_wait: bool = False) -> None:
         """Send a request to each process, wait for the answers, and raise if a process fails.
 
         Args:
             operation: Name of the operation in errors.
-            requests: A request for each process.
+            requests: A request for each process; None for a process that is not asked.
             can_wait: Accept that a dead process does not answer if it will be replaced.
         """
+        asked = []
         for process, request in zip(self._processes.all, requests, strict=True):
+            if request is None:
+                continue
+            asked.append(process)
             if process.is_alive:
                 process.ask(operation, request)
-        failed = self._processes.gather(self._processes.all, self._limits, self._give_up_on)
+        failed = self._processes.gather(asked, self._limits, self._give_up_on)
         if can_wait and self._restarts:
             failed = [process for process in failed if process.is_alive]
         if failed:

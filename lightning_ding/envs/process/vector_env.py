@@ -242,6 +242,14 @@ class ProcessVectorEnv(JoinedInfos):
         """Return the frame of each env."""
         return self.call("render")
 
+    def render_one(self, env_id: int) -> Any:
+        """Return the frame of one env; the other processes are not asked."""
+        self._check_running()
+        processes = self._processes.all
+        (own,) = [process for process in processes if env_id in process.env_ids]
+        self._supervisor.ask_all("render()", [("call", "render", (), {}) if one is own else None for one in processes])
+        return own.answer[list(own.env_ids).index(env_id)]
+
     def close_extras(self) -> None:
         """Close the envs and end their processes, within about twice ``close_timeout``."""
         if os.getpid() == self._owner:  # a fork of this process does not own the env processes

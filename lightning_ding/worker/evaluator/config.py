@@ -29,12 +29,15 @@ INTERACTION_KEYS = BATTLE_KEYS | {"render", "figure_path"}
 
 @dataclass(frozen=True)
 class RenderConfig:
-    """The times at which an evaluation makes a video."""
+    """The times at which an evaluation makes a video, and its content."""
 
     render_freq: int = -1
     """Updates or env steps between two videos, >= 1; -1 for none."""
     mode: Literal["train_iter", "envstep"] = "train_iter"
     """Unit of render_freq: updates or env steps."""
+    episodes: Literal["first", "all"] = "first"
+    """Episodes that are drawn. "first": the first one, which the video shows. "all": all of rank zero, in as many times
+    the time; the videos show the worst, the median and the best of them."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -64,7 +67,7 @@ class EvaluatorConfig:
     max_episode_steps: int | None = None
     """Interaction and battle evaluator: env steps after which an evaluation episode is cut off, >= 1; None for none."""
     render: RenderConfig = field(default_factory=RenderConfig)
-    """Interaction evaluator: when to make videos of the worst, the median and the best episode."""
+    """Interaction evaluator: when to make videos, and of which episodes."""
     figure_path: str | None = None
     """Interaction evaluator: folder for a figure of each evaluation's returns; None for none."""
 

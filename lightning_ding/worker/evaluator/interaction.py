@@ -25,9 +25,10 @@ from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statist
 from lightning_ding.worker.episodes import SUCCESS_RATE
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
+from lightning_ding.worker.evaluator.drawing import FrameSource
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
 from lightning_ding.worker.evaluator.rendering import Rendering
-from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render, frames_of
+from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -145,7 +146,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
         Args:
             episodes: Numbers of the episodes, E >= 1; they determine the seeds.
-            video: Keep the frames of the episodes for :meth:`write_video` and :meth:`pop_video`.
+            video: Keep the frames for :meth:`write_video` and :meth:`pop_video`: of the first episode, or of all if
+                ``render.episodes`` is ``"all"``.
             policy_kwargs: Arguments of the policy's ``forward``.
             number: Number of the evaluation, >= 0, which also decides the seeds unless ``fixed_starts`` is set; None
                 counts the calls.
@@ -167,7 +169,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         self.infos = {name: values.tolist() for name, values in plan.infos.items()}
         if not plan.is_finished:
             return [float("nan")] * len(episodes), [0] * len(episodes)
-        self._video = monitor.get_video(MAX_FRAMES)
+        if not self.cancel_requested:  # making a video takes seconds
+            self._video = monitor.get_video(MAX_FRAMES)
         return plan.returns.tolist(), plan.lengths.tolist()
 
     @property
@@ -181,7 +184,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         return {name: self.infos.get(name, none) for name in self.info_names}
 
     def pop_video(self) -> NDArray[np.uint8] | None:
-        """Remove and return the videos of the last run's worst, median and best episodes.
+        """Remove and return the video of the last run's first episode, or those of its worst, median and best ones.
 
         Returns:
             The result of :meth:`VectorEvalMonitor.get_video`, at most 300 frames; None without a video of the last run.
@@ -227,11 +230,14 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         policy.reset()
         acts_on_reward = _acts_on_reward(policy)
         infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
+        source = FrameSource(stepper.env, lambda: self.cancel_requested)
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1
             stepper.next_seed = plan.next_seeds()
-            frames = frames_of(stepper.env) if monitor else []
+            frames = source.draw(plan.drawn()) if monitor else {}
+            if self.cancel_requested:
+                return
             action = actions_of(policy.forward(obs, **policy_kwargs), stepper.env)
             timestep = stepper.step(action)
             if acts_on_reward:
@@ -240,7 +246,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             if self.info_keys:
                 infos.add(timestep)
             if monitor:
-                monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
+                monitor.update_video({i: frame for i, frame in frames.items() if timestep.valid[i]})
             if self.config.max_episode_steps is not None:
                 timestep = self._cut_long_episodes(stepper, timestep, plan)
             obs = stepper.obs

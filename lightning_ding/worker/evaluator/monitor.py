@@ -212,6 +212,11 @@ class EpisodePlan:
         limit = self._config.max_episode_steps
         return np.zeros(len(self._steps), dtype=bool) if limit is None else self._steps >= limit
 
+    def drawn(self) -> list[int]:
+        """Return the envs whose frames a video needs now, by index."""
+        shows_all = self._config.render.episodes == "all"
+        return [i for i, position in enumerate(self.running) if position == 0 or (shows_all and position is not None)]
+
     def first_seeds(self) -> list[int | None]:
         """Return the seed of the episode that each env runs; None for an env without an episode."""
         return [None if running is None else self.seeds[running] for running in self.running]

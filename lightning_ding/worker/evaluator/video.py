@@ -39,19 +39,6 @@ def check_can_render(env: VectorEnv) -> None:
         )
 
 
-def frames_of(env: VectorEnv) -> list[NDArray[np.uint8]]:
-    """Return the frame of each env, no side longer than ``MAX_SIDE``, shape (H, W, C).
-
-    Raises:
-        ValueError: If an env gives no frame.
-    """
-    frames = env.render()
-    if frames is None or any(not isinstance(frame, np.ndarray) for frame in frames):
-        got = frames if frames is None else [type(frame).__name__ for frame in frames]
-        raise ValueError(f'the envs with render_mode="rgb_array" must render an array each, got {got}')
-    return [_shrunk(frame) for frame in frames if isinstance(frame, np.ndarray)]
-
-
 def write_video(writer: Any, tag: str, video: NDArray[np.uint8], step: int, fps: float) -> None:
     """Write videos side by side as one animation.
 
@@ -106,7 +93,7 @@ def gif(video: NDArray[np.uint8], fps: float) -> bytes:
     return file.getvalue()
 
 
-def _shrunk(frame: NDArray[Any]) -> NDArray[Any]:
+def shrunk(frame: NDArray[Any]) -> NDArray[Any]:
     """Return a smaller frame of the means of square blocks, so that thin lines stay visible."""
     size = -(-max(frame.shape[:2]) // MAX_SIDE)
     if size == 1 or frame.ndim != 3 or frame.dtype != np.uint8:  # the monitor refuses these frames

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_ding.envs import FaultBarrier
+from lightning_ding.envs.process.vector_env import ProcessVectorEnv
 from lightning_ding.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
+from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
+from lightning_ding.worker.evaluator.monitor import EpisodePlan
 from lightning_ding.worker.evaluator.rendering import LoggerMedia
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, gif, returns_figure
 from tests.toys.envs import CountingEnv
@@ -101,13 +106,157 @@ def frames(video: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_film_shows_what_the_policy_saw_in_each_episode(mode: AutoresetMode) -> None:
-    evaluator = evaluator_of(filmed_envs([(1, 3), (2,)], mode))
+    evaluator = evaluator_of(filmed_envs([(1, 3), (2,)], mode), render={"episodes": "all"})
 
     returns, _ = evaluator.run(range(3), video=True)
 
     # Env 0 runs an episode of 1 step, with return 1, and one of 3, with return 6; env 1 one of 2, with return 3.
     assert returns == [1, 3, 6]
     assert frames(evaluator.pop_video()) == [[10, 10, 10], [120, 121, 121], [30, 31, 32]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_film_is_of_the_first_episode_and_nothing_else_is_drawn(
+    mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    draw = FilmedEnv.render
+
+    def note(env: FilmedEnv) -> Any:
+        drawn.append(env.number)
+        return draw(env)
+
+    monkeypatch.setattr(FilmedEnv, "render", note)
+    evaluator = evaluator_of(filmed_envs([(2, 3), (2,)], mode))
+
+    returns, _ = evaluator.run(range(3), video=True)
+
+    assert returns == [3, 3, 6]
+    assert frames(evaluator.pop_video()) == [[20, 21]]
+    assert drawn == [0, 0]  # the two steps of the first episode, in env 0
+
+
+def test_cancelled_evaluation_draws_no_more_envs(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    evaluator = evaluator_of(filmed_envs([(2,), (2,), (2,)]), render={"episodes": "all"})
+
+    def cancel(env: FilmedEnv) -> Any:
+        drawn.append(env.number)
+        evaluator.cancel_requested = True  # as the thread of a signal does
+        return np.zeros(FilmedEnv.shape, dtype=np.uint8)
+
+    monkeypatch.setattr(FilmedEnv, "render", cancel)
+
+    returns, _ = evaluator.run(range(3), video=True)
+
+    assert drawn == [0]
+    assert np.isnan(returns).all()
+    assert evaluator.pop_video() is None
+
+
+def test_one_env_is_drawn_in_its_process() -> None:
+    makers = [functools.partial(FilmedEnv, i, (3,)) for i in range(3)]
+    env = ProcessVectorEnv(makers, AutoresetMode.DISABLED, envs_per_process=2, context="fork")
+    try:
+        env.reset(seed=[0, 1, 2])
+        assert [env.render_one(i)[0, 0, 0] for i in (2, 1, 0)] == [230, 130, 30]
+        evaluator = evaluator_of(env)
+        evaluator.run(range(3), video=True)
+        assert frames(evaluator.pop_video()) == [[30, 31, 32]]
+    finally:
+        env.close()
+
+
+def test_signal_after_the_last_step_makes_no_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = evaluator_of(filmed_envs([(2,)]))
+    record = EpisodePlan.record
+
+    def cancel(plan: EpisodePlan, *args: Any) -> None:
+        evaluator.cancel_requested = True
+        record(plan, *args)
+
+    monkeypatch.setattr(EpisodePlan, "record", cancel)
+
+    assert evaluator.run(range(1), video=True) == ([3.0], [2])  # the evaluation is complete
+    assert evaluator.pop_video() is None
+
+
+class FatalError(Exception):
+    """An error like MuJoCo's without a way to draw."""
+
+
+def test_envs_that_cannot_draw_name_the_variable_of_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> Any:
+        raise FatalError("an OpenGL platform library has not been loaded into this process\nmore")
+
+    monkeypatch.setattr(FilmedEnv, "render", fail)
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+
+    with pytest.raises(
+        RuntimeError,
+        match=r"cannot draw a video: an OpenGL platform .* this process; MUJOCO_GL is 'glfw'; set before .* egl needs",
+    ):
+        evaluator_of(filmed_envs([(1,)])).run(range(1), video=True)
+
+
+def test_other_errors_of_drawing_are_those_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> Any:
+        raise FatalError("no picture")
+
+    monkeypatch.setattr(FilmedEnv, "render", fail)
+
+    with pytest.raises(FatalError, match=r"^no picture$"):
+        evaluator_of(filmed_envs([(1,)])).run(range(1), video=True)
+
+
+def test_slow_drawing_is_said_once_with_the_variable_of_mujoco(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    draw = FilmedEnv.render
+
+    def slow(env: FilmedEnv) -> Any:
+        now[0] += 0.25
+        return draw(env)
+
+    monkeypatch.setattr(FilmedEnv, "render", slow)
+    monkeypatch.setattr("lightning_ding.worker.evaluator.drawing.time.monotonic", lambda: now[0])
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+
+    evaluator_of(filmed_envs([(30,)])).run(range(1), video=True)
+
+    (text,) = caplog.messages
+    assert text.startswith(
+        "the videos of evaluations are slow: a frame takes 0.25 s; a larger render_freq makes fewer;"
+    )
+    assert "; MUJOCO_GL is not set; set before Python starts, egl" in text
+
+
+@pytest.mark.parametrize(
+    ("environment", "libraries", "expected"),
+    [
+        ({}, ["EGL", "OSMesa"], "egl"),
+        ({}, ["OSMesa"], "osmesa"),
+        ({}, [], None),
+        ({"DISPLAY": ":0"}, ["EGL"], None),
+        ({"MUJOCO_GL": "glfw"}, ["EGL"], "glfw"),
+    ],
+)
+def test_mujoco_draws_without_a_display_where_there_is_none(
+    environment: dict[str, str], libraries: list[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.setenv(name, "")  # restored after the test
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: name if name in libraries else None)
+    monkeypatch.setattr(sys, "platform", "linux")
+
+    choose_mujoco_gl()
+
+    assert os.environ.get("MUJOCO_GL") == expected
 
 
 def test_film_leaves_episodes_with_a_fault_out() -> None:
@@ -221,7 +370,8 @@ def images_in(folder: Path) -> dict[str, list[Any]]:
 
 def test_summary_writer_gets_the_films_side_by_side_as_an_animation(tmp_path: Path) -> None:
     writer = SummaryWriter(tmp_path)
-    evaluator_of(filmed_envs([(1,), (3,)]), writer, n_episode=2).eval(train_iter=7, force_render=True)
+    render = {"episodes": "all"}
+    evaluator_of(filmed_envs([(1,), (3,)]), writer, n_episode=2, render=render).eval(train_iter=7, force_render=True)
     writer.close()
 
     (event,) = images_in(tmp_path)["evaluator_iter/video"]
