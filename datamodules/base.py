@@ -20,24 +20,21 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
+from lightning_ding.datamodules.run_envs import RunEnvs, check_same_spaces
 from lightning_ding.datamodules.trainer_setup import (
     check_fields,
     plain,
-    said_if_slow,
     set_up_trainer,
     start_watchdogs,
 )
-from lightning_ding.envs import FaultBarrier, make_vector_env
+from lightning_ding.envs import FaultBarrier
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.process.processes import end_fork_server
 from lightning_ding.envs.vector import (
     MODES,
     SEPARATE_MODES,
     AutoresetName,
     EnvTimeout,
-    SaysProgress,
     VectorMode,
-    differ_in_bounds_only,
     find_mode,
 )
 from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
@@ -187,9 +184,7 @@ class CollectingDataModule(ResumableDataModule):
         self.max_env_step, self.max_train_iter = max_env_step, max_train_iter
         self.stop_value, self.rounds_per_epoch = stop_value, rounds_per_epoch
         self.evaluator_env_num, self.n_evaluator_episode = evaluator_env_num, n_evaluator_episode
-        self._envs: list[VectorEnv] = []
-        self._making: str | None = None
-        self._checked: tuple[int, ...] | None = None  # ids of what the envs were made of that were checked last
+        self._envs = RunEnvs(mode, env_timeout, self.import_names)
         self._restore_io: Callable[[], None] = _do_nothing
         self._collect_kwargs: Mapping[str, Any] = {}
         self._dropped_episodes: list[int] = []
@@ -254,7 +249,6 @@ class CollectingDataModule(ResumableDataModule):
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         check_fields(self._policy, self.policy_fields, type(self).__name__)
         self._policy.progress.axis = self.axis
-        self._checked = None
         start_watchdogs(trainer, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
@@ -296,12 +290,8 @@ class CollectingDataModule(ResumableDataModule):
         self._loader_warnings.restore()
         self._restore_io()
         self._restore_io = _do_nothing
-        envs, self._envs = self._envs, []
         self._handles.close()
-        for env in envs:
-            env.close()
-        if envs and MODES[self.mode].has_processes:
-            end_fork_server()
+        self._envs.close()
 
     # ------------------------------------------------------------------ collecting
 
@@ -329,11 +319,7 @@ class CollectingDataModule(ResumableDataModule):
 
     def env_in_progress(self) -> str | None:
         """Return which env is made, or is in which step or reset now, or None; native vector envs do not say it."""
-        if self._making is not None:
-            return self._making
-        cores = [env.unwrapped for env in self._envs]
-        found = (core.in_progress() for core in cores if isinstance(core, SaysProgress))
-        return next((text for text in found if text is not None), None)
+        return self._envs.in_progress()
 
     def request_cancel(self, is_requested: bool) -> None:
         """Make an evaluation end early, or withdraw that request."""
@@ -387,7 +373,7 @@ class CollectingDataModule(ResumableDataModule):
             )
         self._check_policy(policy)
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
-        self._check_same_spaces(env)
+        check_same_spaces(env, self.single_observation_space, self.single_action_space)
         self._start_normalising()
         policy.learner.rewards.begin()
         self._collector_env = env
@@ -460,19 +446,6 @@ class CollectingDataModule(ResumableDataModule):
             )
         return self._evaluation.run()
 
-    def _check_same_spaces(self, env: VectorEnv) -> None:
-        """Raise if the training envs differ from those of the evaluation in more than the bounds of observations."""
-        pairs = {
-            "observation": (env.single_observation_space, self.single_observation_space),
-            "action": (env.single_action_space, self.single_action_space),
-        }
-        for name, (train, evaluate) in pairs.items():
-            if train != evaluate and not (name == "observation" and differ_in_bounds_only(train, evaluate)):
-                raise ValueError(
-                    f"training and evaluation envs must have the same {name} space, got {train} and {evaluate}; a "
-                    "wrapper that changes it belongs in wrappers, not in train_wrappers or eval_wrappers"
-                )
-
     def _make_env(
         self,
         env_id: EnvLike,
@@ -481,19 +454,8 @@ class CollectingDataModule(ResumableDataModule):
         env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
-        drops = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
-        made: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
-        parts = (id(env_id), id(env_kwargs), *map(id, wrappers))
-        made |= {"import_names": self.import_names, "check_api": parts != self._checked}
-        self._making = f"an env of {plain(env_id)}, which is made, reset or stepped for the first time"
-        try:
-            with said_if_slow(f"making {num_envs} envs of {plain(env_id)}"):
-                env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
-        finally:
-            self._making = None
-        self._checked = parts
-        self._envs.append(env)
-        return env
+        drops_faults = self._policy.config.collect.collector.env_fault == "drop"
+        return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, drops_faults)
 
 
 def _do_nothing() -> None: ...

@@ -366,7 +366,7 @@ class ReplayDataModule(CollectingDataModule):
             require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
             wrappers = self._collector_wrappers()
             env: Any = make_vector_env(self.env_id, 1, "sync", None, wrappers, self.env_kwargs)
-            self._envs.append(env)
+            self._envs.opened.append(env)
             buffer.use_env(env.envs[0])
 
     def _set_precision(self) -> None:

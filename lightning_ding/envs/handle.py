@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.envs.process import ProcessVectorEnv
-from lightning_ding.envs.settings import Setting, Settings, plain_copy
+from lightning_ding.envs.settings import EnvSettings, Setting, plain_copy
 from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.envs.vector import SEPARATE_ENVS
 from lightning_ding.protocols import EnvAccess
@@ -54,7 +54,7 @@ class EnvHandle(EnvAccess):
         super().__init__("they are made when a fit or an evaluation begins")
         self._name, self._is_remote = name, is_remote
         self._env: VectorEnv | None = None
-        self._settings = Settings()
+        self._settings = EnvSettings()
 
     @override
     def __len__(self) -> int:

@@ -28,11 +28,11 @@ class Setting(NamedTuple):
     keyword arguments; or the options."""
 
 
-class Settings:
+class EnvSettings:
     """Settings in the order in which they were last set.
 
     Example:
-        >>> settings = Settings()
+        >>> settings = EnvSettings()
         >>> settings.add(Setting("attribute", "level", 1))
         >>> settings.add(Setting("attribute", "level", 2))
         >>> settings.text

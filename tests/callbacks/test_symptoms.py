@@ -41,8 +41,10 @@ def train(make_trainer: MakeTrainer, kind: str, config: Config, steps: int = 102
     policy = POLICY_REGISTRY.get(kind)(deep_merge(SHORT, config))
     datamodule_class = RolloutDataModule if policy.on_policy else ReplayDataModule
     own = {name: arguments.pop(name) for name in ("logger", "callbacks", "enable_checkpointing") if name in arguments}
-    datamodule = datamodule_class("CartPole-v1", **{"num_envs": 4, "max_env_step": steps, **arguments})
-    trainer = make_trainer(**{"limit_val_batches": 0, "log_every_n_steps": 1, **own})
+    given: Config = {"num_envs": 4, "max_env_step": steps, **arguments}
+    datamodule = datamodule_class("CartPole-v1", **given)
+    options: Config = {"limit_val_batches": 0, "log_every_n_steps": 1, **own}
+    trainer = make_trainer(**options)
     trainer.fit(policy, datamodule)
     return trainer
 

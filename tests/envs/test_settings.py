@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_ding.envs.settings import Setting, Settings, plain_copy
+from lightning_ding.envs.settings import EnvSettings, Setting, plain_copy
 
 VALUES = [None, True, 3, 0.1, "hard", [1, [2]], (1, (2.5,)), {"a": {"tuple": [1]}}, [[1], {"x": 0.5}], float("inf")]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_value_is_the_same_after_the_text(value: Any) -> None:
-    settings = Settings()
+    settings = EnvSettings()
     settings.add(Setting("attribute", "level", value))
-    (again,) = Settings().update(settings.text)
+    (again,) = EnvSettings().update(settings.text)
     assert again == Setting("attribute", "level", value)
     assert type(again.value) is type(value)
 
@@ -38,11 +38,11 @@ def test_number_of_numpy_keeps_its_type() -> None:
 @pytest.mark.parametrize("value", [object(), {1: 2}, [print], np.array([None]), 1j], ids=repr)
 def test_value_that_is_not_plain_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"the value of level must be None, a bool, .* because checkpoints contain it"):
-        Settings().add(Setting("attribute", "level", value))
+        EnvSettings().add(Setting("attribute", "level", value))
 
 
 def test_last_setting_of_a_name_counts_and_comes_last() -> None:
-    settings = Settings()
+    settings = EnvSettings()
     for setting in [("attribute", "level", 1), ("method", "level", [[2], {}]), ("attribute", "level", 3)]:
         settings.add(Setting(*setting))  # type: ignore[arg-type]
     assert list(settings) == [("method", "level", [[2], {}]), ("attribute", "level", 3)]
@@ -51,7 +51,7 @@ def test_last_setting_of_a_name_counts_and_comes_last() -> None:
 
 
 def test_update_returns_what_is_new_and_may_keep_what_is_there() -> None:
-    given, mine = Settings(), Settings()
+    given, mine = EnvSettings(), EnvSettings()
     for name, value in (("a", 1), ("b", 2), ("c", 3)):
         given.add(Setting("attribute", name, value))
     for name, value in (("a", 1), ("b", 5)):

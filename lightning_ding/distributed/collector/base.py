@@ -22,7 +22,7 @@ from lightning_ding.distributed.ding_config import known_keys, task_of_ding
 from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
 from lightning_ding.envs.handle import apply_setting, settings_of
-from lightning_ding.envs.settings import Settings
+from lightning_ding.envs.settings import EnvSettings
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -94,7 +94,7 @@ class BaseParallelCollector(StepMethods):
         self._calls: Calls | None = None
         self._statistics = TaskStatistics()
         self._weights: list[PolicyWeights] = []
-        self._settings, self._settings_text = Settings(), ""  # of the envs, as last applied
+        self._settings, self._settings_text = EnvSettings(), ""  # of the envs, as last applied
         self._env: Any = None  # env of the serial collector or evaluator, closed at the end
         self._collector: Any = None
         self._evaluator: Any = None
