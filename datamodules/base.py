@@ -454,8 +454,8 @@ class CollectingDataModule(ResumableDataModule):
         env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
-        drops_faults = self._policy.config.collect.collector.env_fault == "drop"
-        return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, drops_faults)
+        restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
+        return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)
 
 
 def _do_nothing() -> None: ...

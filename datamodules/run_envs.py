@@ -46,7 +46,7 @@ class RunEnvs:
         wrappers: Sequence[Callable[[Any], Any]],
         env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None,
-        drops_faults: bool,
+        restarts: bool,
     ) -> VectorEnv:
         """Return a new vector env, whose first env is checked unless the last ones were made of the same parts.
 
@@ -56,9 +56,8 @@ class RunEnvs:
             wrappers: Wrappers of each env, the innermost first.
             env_kwargs: Arguments of the env.
             autoreset: When an env is reset; None for the default of the mode.
-            drops_faults: Whether an env whose process fails is replaced.
+            restarts: Whether the process of an env is replaced when it fails.
         """
-        restarts = drops_faults and MODES[self.mode].has_processes
         parts = (id(env_id), id(env_kwargs), *map(id, wrappers))
         made = {
             **self._options,
