@@ -46,6 +46,7 @@ BESIDE = {
     "envs/checks.py",  # raises an error for an observation that cannot be used
     "envs/sync.py",  # joins the observations of separate envs
     "envs/vector.py",  # resets envs
+    "policy/base/vitals.py",  # measures a round now and then
     "worker/actions.py",  # from an observation to an action
     "policy/base/acting.py",  # from an observation to an action
     "worker/buffer/files.py",  # allocates memory

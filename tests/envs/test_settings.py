@@ -35,7 +35,7 @@ def test_number_of_numpy_keeps_its_type() -> None:
     assert copy == np.float32(0.1)
 
 
-@pytest.mark.parametrize("value", [object(), {1: 2}, [print], np.array([None]), 1j], ids=repr)
+@pytest.mark.parametrize("value", [object(), {1: 2}, [print], np.array([None]), 1j], ids=lambda one: type(one).__name__)
 def test_value_that_is_not_plain_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"the value of level must be None, a bool, .* because checkpoints contain it"):
         EnvSettings().add(Setting("attribute", "level", value))

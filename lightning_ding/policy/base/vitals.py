@@ -57,13 +57,20 @@ def vitals(
     found = _of_gradients(policy.updater, notes) | _of_values(policy, report, notes)
     if rows is None or "obs" not in rows:
         return found | _of_actor(policy, report, None)
-    axes = rows["reward"].ndim if "reward" in rows else 1
+    axes = _leading_axes(rows)
     few = nested.apply(lambda x: x.flatten(0, axes - 1)[:ROWS], rows["obs"])
     if "reward" in rows and has_env_reward:
         found |= _of_rewards(rows["reward"])
     if "policy_version" in rows and not policy.on_policy:
         found["data_age"] = policy.progress.train_iter - rows["policy_version"].float().mean()
     return found | _of_observations(few) | _of_network(policy, few) | _of_actor(policy, report, few)
+
+
+def _leading_axes(rows: Mapping[str, Any]) -> int:
+    """Return the number of leading axes of transitions: one, or two of sequences; DI-engine's n-step rewards have more."""
+    reward, obs = rows.get("reward"), next(_entries(rows["obs"]), None)
+    is_same = reward is not None and obs is not None and obs.shape[: reward.ndim] == reward.shape
+    return int(reward.ndim) if is_same else 1
 
 
 # ---------------------------------------------------------------------- gradients and values
@@ -117,7 +124,7 @@ def _of_rewards(reward: Tensor) -> dict[str, Tensor]:
 
 def _of_observations(obs: Any) -> dict[str, Tensor]:
     """Return statistics of observations as the network sees them, and the share of entries that ever change."""
-    parts = [part.flatten(1).float() for part in _entries(obs)]
+    parts = [part.reshape(len(part), -1).float() for part in _entries(obs)]
     if not parts or len(parts[0]) < 2:
         return {}
     x = torch.cat(parts, 1)
