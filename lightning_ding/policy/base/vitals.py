@@ -67,7 +67,10 @@ def vitals(
 
 
 def _leading_axes(rows: Mapping[str, Any]) -> int:
-    """Return the number of leading axes of transitions: one, or two of sequences; DI-engine's n-step rewards have more."""
+    """Return the number of leading axes of transitions: one, or two of sequences.
+
+    Rewards in DI-engine's form, with an axis of steps first, are not counted.
+    """
     reward, obs = rows.get("reward"), next(_entries(rows["obs"]), None)
     is_same = reward is not None and obs is not None and obs.shape[: reward.ndim] == reward.shape
     return int(reward.ndim) if is_same else 1
