@@ -334,6 +334,14 @@ def test_offline_runs_count_updates(make_trainer: MakeTrainer, small: Config, tm
     assert fit(make_trainer, policy, datamodule, tmp_path).evaluations == [4, 6, 8]
 
 
+def test_run_without_evaluations_saves_at_their_intervals(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    make = partial(make_trainer, limit_val_batches=0)
+    watch = fit(make, dqn(small), data(eval_every=10, max_env_step=46), tmp_path)
+    assert (watch.evaluations, watch.checkpoints) == ([], [12, 20, 32, 40, 48])
+
+
 def test_resumed_run_evaluates_and_saves_where_an_uninterrupted_one_does(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:

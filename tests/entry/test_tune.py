@@ -76,3 +76,14 @@ def test_mistake_is_an_error_of_one_line(
         main(["tune", "--config", file, *options])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(message)
+
+
+def test_sigterm_ends_the_other_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    helper = SimpleNamespace(terminate=lambda: ended.append("helper"))
+    monkeypatch.setattr(tune.subprocess, "Popen", lambda *_, **__: helper)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as code, tune._helpers(2, ["tune"], tmp_path):
+        signal.raise_signal(signal.SIGTERM) if callable(signal.getsignal(signal.SIGTERM)) else None
+    assert (code.value.code, ended) == (143, ["helper"] * 2)
+    assert signal.getsignal(signal.SIGTERM) == before
