@@ -5,10 +5,12 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from lightning_ding.entry import tune
 from lightning_ding.entry.tune import main
 from lightning_ding.tune.shared_trials import SharedTrials
 from tests.processes import start
@@ -84,6 +86,7 @@ def test_sigterm_ends_the_other_processes_too(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tune.subprocess, "Popen", lambda *_, **__: helper)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as code, tune._helpers(2, ["tune"], tmp_path):
-        signal.raise_signal(signal.SIGTERM) if callable(signal.getsignal(signal.SIGTERM)) else None
+        assert signal.getsignal(signal.SIGTERM) is not before
+        signal.raise_signal(signal.SIGTERM)
     assert (code.value.code, ended) == (143, ["helper"] * 2)
     assert signal.getsignal(signal.SIGTERM) == before
