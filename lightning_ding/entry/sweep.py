@@ -158,9 +158,8 @@ class Sweep:
         allowed = f"a new folder, or that of a sweep with the options {' '.join(self.options)}"
         given = f"{folder} of a sweep with {' '.join(known['options'])}"
         require(known["options"] == self.options, "folder", allowed, given)
-        changed = [
-            name for name, content in now["files"].items() if known.get("files", now["files"]).get(name) != content
-        ]
+        before = known.get("files", now["files"])
+        changed = [name for name, content in now["files"].items() if before.get(name) != content]
         allowed = f"a new folder, because {', '.join(changed)} has changed since the sweep began"
         require(not changed, "folder", allowed, str(folder))
         folder.mkdir(parents=True, exist_ok=True)

@@ -85,7 +85,7 @@ def test_sigterm_ends_the_other_processes_too(tmp_path: Path, monkeypatch: pytes
     helper = SimpleNamespace(terminate=lambda: ended.append("helper"))
     monkeypatch.setattr(tune.subprocess, "Popen", lambda *_, **__: helper)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as code, tune._helpers(2, ["tune"], tmp_path):
+    with pytest.raises(SystemExit) as code, tune._helpers(2, ["tune"], tmp_path):  # noqa: PT012
         assert signal.getsignal(signal.SIGTERM) is not before
         signal.raise_signal(signal.SIGTERM)
     assert (code.value.code, ended) == (143, ["helper"] * 2)
