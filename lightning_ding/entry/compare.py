@@ -150,7 +150,7 @@ def read_curves(folder: str | Path, metric: str = METRIC) -> list[EvaluationCurv
     """Return the evaluations in the logs of a folder and of the folders below it, in the order of their names.
 
     Evaluations that were cancelled, whose value is NaN, are left out. A seed of a sweep counts once, by its newest log,
-    even if it has several loggers or was begun anew.
+    even if it has several loggers or was begun twice.
 
     Raises:
         ValueError: If the folder is missing, or has no log with such a metric.

@@ -153,13 +153,14 @@ class Sweep:
         self._is_stopped = False
         self._lock = threading.Lock()
         record = folder / RECORD
-        now = {"options": self.options, "files": _contents(options)}
-        known = json.loads(record.read_text()) if record.is_file() else now
+        files = _contents(options)
+        now = {"options": self.options, "files": files}
+        known: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else now
         allowed = f"a new folder, or that of a sweep with the options {' '.join(self.options)}"
         given = f"{folder} of a sweep with {' '.join(known['options'])}"
         require(known["options"] == self.options, "folder", allowed, given)
-        before = known.get("files", now["files"])
-        changed = [name for name, content in now["files"].items() if before.get(name) != content]
+        before = known.get("files", files)
+        changed = [name for name, content in files.items() if before.get(name) != content]
         allowed = f"a new folder, because {', '.join(changed)} has changed since the sweep began"
         require(not changed, "folder", allowed, str(folder))
         folder.mkdir(parents=True, exist_ok=True)

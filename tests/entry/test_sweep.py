@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import pytest
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import Namespace as UntypedNamespace
 
 from lightning_ding.callbacks.shared_folder import lock_file
 from lightning_ding.entry import cli, lightning_cli, sweep
@@ -43,6 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+Namespace: Any = UntypedNamespace
 OPTIONS = ["--config", "dqn.yaml", "--model.cfg.nstep", "3"]
 
 
@@ -159,7 +160,7 @@ def test_run_that_starts_while_the_sweep_is_stopped_is_ended(monkeypatch: pytest
             return 143
 
     made = Sweep(OPTIONS, Path("here"), [0, 1], jobs=1)
-    monkeypatch.setattr(sweep.subprocess, "Popen", Starting)
+    monkeypatch.setattr("lightning_ding.entry.sweep.subprocess.Popen", Starting)
     with pytest.raises(KeyboardInterrupt):
         made.run()
     assert ended == [True]

@@ -83,7 +83,7 @@ def test_mistake_is_an_error_of_one_line(
 def test_sigterm_ends_the_other_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
     helper = SimpleNamespace(terminate=lambda: ended.append("helper"))
-    monkeypatch.setattr(tune.subprocess, "Popen", lambda *_, **__: helper)
+    monkeypatch.setattr("lightning_ding.entry.tune.subprocess.Popen", lambda *_, **__: helper)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as code, tune._helpers(2, ["tune"], tmp_path):  # noqa: PT012
         assert signal.getsignal(signal.SIGTERM) is not before
