@@ -46,6 +46,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
         self.dirpath = dirpath
         self.filename = filename
         self._is_chosen = monitor is not None
+        self._is_fit = True
         self._follow(Monitor() if monitor is None else Monitor.of({monitor: mode or "max"}))
 
     def _follow(self, monitor: Monitor) -> None:
@@ -60,7 +61,8 @@ class BestCheckpoint(SharedFolder, Checkpoint):
         """Choose by the metric of the datamodule, unless this callback has one."""
         super().setup(trainer, pl_module, stage)
         of_run = run_data(trainer).monitor
-        if stage == "fit" and not self._is_chosen and of_run != self._monitor:
+        self._is_fit = stage == "fit"
+        if self._is_fit and not self._is_chosen and of_run != self._monitor:
             self._follow(of_run)
 
     @override
@@ -97,8 +99,11 @@ class BestCheckpoint(SharedFolder, Checkpoint):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best score and its file, unless this run has a better one or chooses by another metric."""
-        before = (state_dict.get("monitor", self.monitor), state_dict.get("mode", self.mode))  # older ones lack them
+        older = self._monitor if self._is_chosen else Monitor()  # older ones do not name their metric
+        before = (state_dict.get("monitor", older.metric), state_dict.get("mode", older.mode))
         if before != (self.monitor, self.mode):
+            if not self._is_fit:  # an evaluation follows no metric
+                return
             text = "the best checkpoint so far was chosen by %s (%s); this run chooses by %s (%s) and has none yet"
             rank_zero_warn(text % (*before, self.monitor, self.mode))
             return

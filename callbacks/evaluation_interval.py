@@ -51,6 +51,12 @@ class EvaluationInterval(Callback):
             self._evaluated = self._counter(pl_module.progress)
 
     @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Start the next interval of a run without evaluations, whose checkpoints are written at these intervals."""
+        if trainer.check_val_every_n_epoch == 1 and not trainer.enable_validation and not trainer.should_stop:
+            self._evaluated = self._counter(pl_module.progress)
+
+    @override
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the Trainer's interval, after ``FinalEvaluation`` has restored the one of the last round."""
         trainer.check_val_every_n_epoch = 1

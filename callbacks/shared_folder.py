@@ -51,7 +51,7 @@ class FolderClaim:
         path = folder / CLAIM_FILE
         while True:
             file = path.open("a")
-            if not _lock(file):
+            if not lock_file(file):
                 file.close()
                 return None
             with suppress(FileNotFoundError):
@@ -68,8 +68,11 @@ class FolderClaim:
         self._file.close()
 
 
-def _lock(file: IO[str]) -> bool:
-    """Return whether a file is locked by this call, and not by another run."""
+def lock_file(file: IO[Any]) -> bool:
+    """Return whether a file is locked by this call, and not by another run.
+
+    It stays locked until this process and those that inherit the open file have closed it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows

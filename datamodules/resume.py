@@ -72,6 +72,8 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
     _epoch: EpochPosition
     _rng: dict[str, Any] | None
     """States of the random number generators from a checkpoint; None after the first round."""
+    _settings_then: str
+    """What was set in the envs when a checkpoint was written; "" for nothing."""
     _collecting: dict[str, Any] | None
     """State of the collection from a checkpoint; None after the first round."""
 
@@ -156,7 +158,8 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
             )
         trainer = cast(Trainer, self.trainer)
         is_fit = trainer.training or trainer.state.fn == "fit"
-        self._handles.load(state.get("env_settings", ""), keeps_own=not is_fit)  # not in states of older versions
+        self._settings_then = state.get("env_settings", "")  # not in states of older versions
+        self._handles.load(self._settings_then, keeps_own=not is_fit)
         if not is_fit:
             return
         self._resume_normalising({name: state[name] for name in ("norm_obs", "norm_reward")})
@@ -264,6 +267,7 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
 
     def _clear_rank_state(self) -> None:
         self._rng = self._collecting = None
+        self._settings_then = ""
         self._first_episode_id = 0
 
     def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv]:
@@ -314,6 +318,7 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
         """Restore the envs, the collector and the policy to their state in a checkpoint."""
         self._begin_episodes()
         missing = restore_collecting(state, *self._collecting_parts())
+        self._handles.make_newer(self._settings_then)  # set since the checkpoint was loaded
         if missing is not None:
             if cast(Trainer, self.trainer).is_global_zero:
                 logger.warning("the envs start new episodes, because their state is not in the checkpoint: %s", missing)

@@ -15,6 +15,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import logging
+import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,10 +32,15 @@ from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.entry.serial_cli import CommandParser
 from lightning_ding.return_text import return_text
 
+logger = logging.getLogger(__name__)
+
 METRIC = "eval/return_mean"
 LAST = 0.1  # share of the env steps whose evaluations make the result
 RESAMPLES = 2_000
+SEED = re.compile(r"seed_\d+")
 CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
+RECORD = "sweep.json"
+"""File in the folder of a sweep, and in that of each seed of it that has ended."""
 Array = NDArray[np.float64]
 
 
@@ -104,7 +112,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _named(runs: Sequence[str]) -> dict[str, list[Path]]:
-    pairs = [(run.partition("=")[0], run.partition("=")[2]) if "=" in run else (run.rstrip("/"), run) for run in runs]
+    pairs = [
+        (run.partition("=")[0], run.partition("=")[2])
+        if "=" in run and not Path(run).is_dir()
+        else (run.rstrip("/"), run)
+        for run in runs
+    ]
     names = [name for name, _ in pairs]
     require(len(set(names)) == len(names), "runs", "different names", names)
     return {name: [Path(folder)] for name, folder in pairs}
@@ -114,7 +127,8 @@ def compare(runs: Mapping[str, Sequence[str | Path]], metric: str = METRIC) -> l
     """Return each run over its seeds, and how it compares with the first one.
 
     Args:
-        runs: Folders of each run, by name. Each log in a folder or below it is a seed.
+        runs: Folders of each run, by name. Each log in a folder or below it is a seed; in the folder of a sweep, the
+            newest log of each seed.
         metric: Name of a metric that evaluations log; a higher one is better.
 
     Raises:
@@ -135,22 +149,41 @@ def compare(runs: Mapping[str, Sequence[str | Path]], metric: str = METRIC) -> l
 def read_curves(folder: str | Path, metric: str = METRIC) -> list[EvaluationCurve]:
     """Return the evaluations in the logs of a folder and of the folders below it, in the order of their names.
 
+    Evaluations that were cancelled, whose value is NaN, are left out. A seed of a sweep counts once, by its newest log,
+    even if it has several loggers or was begun twice.
+
     Raises:
         ValueError: If the folder is missing, or has no log with such a metric.
     """
     top = Path(folder)
     require(top.is_dir(), "run", "a folder with the logs of a run", str(folder))
-    curves, names = [], set[str]()
-    for place in sorted({file.parent for pattern in (CSV, EVENTS) for file in top.rglob(pattern)}):
+    newest: dict[Path, tuple[float, EvaluationCurve]] = {}
+    names = set[str]()
+    written: dict[Path, float] = {}
+    for file in (file for pattern in (CSV, EVENTS) for file in top.rglob(pattern)):
+        written[file.parent] = max(written.get(file.parent, 0.0), file.stat().st_mtime)
+    for place in sorted(written):
         logged = _rows_of_csv(place / CSV) if (place / CSV).is_file() else _rows_of_events(place)
         names |= logged.keys()
-        rows = dict(logged.get(metric, []))  # a later row of a step replaces an earlier one
-        if rows:
+        # a later row of a step replaces an earlier one
+        rows = {step: value for step, value in logged.get(metric, []) if not math.isnan(value)}
+        seed = _seed_of(place)
+        if rows and (seed not in newest or written[place] >= newest[seed][0]):
             steps = sorted(rows)
-            curves.append(EvaluationCurve(str(place), np.array(steps, float), np.array([rows[step] for step in steps])))
+            curve = EvaluationCurve(str(place), np.array(steps, float), np.array([rows[step] for step in steps]))
+            newest[seed] = (written[place], curve)
     hint = nearest(metric, names) if names else f"no {CSV} and no file of TensorBoard"
-    require(bool(curves), "metric", f"one that the logs in {folder} have ({hint})", metric)
-    return curves
+    require(bool(newest), "metric", f"one that the logs in {folder} have ({hint})", metric)
+    for seed, (_, curve) in newest.items():
+        if (seed.parent / RECORD).is_file() and not (seed / RECORD).is_file():
+            logger.warning("%s has not ended: its result is that of step %d", seed, curve.step[-1])
+    return [curve for _, curve in newest.values()]
+
+
+def _seed_of(place: Path) -> Path:
+    """Return the folder of the seed of a sweep to which a folder with logs belongs; itself outside of sweeps."""
+    found = (one for one in (place, *place.parents) if SEED.fullmatch(one.name) and (one.parent / RECORD).is_file())
+    return next(found, place)
 
 
 def _rows_of_csv(file: Path) -> dict[str, list[tuple[int, float]]]:

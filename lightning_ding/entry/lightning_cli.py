@@ -46,6 +46,8 @@ COMMANDS = ("fit", "validate", "test")
 DEFAULT_POLICY = "dqn"
 DEBUG = "LIGHTNING_DING_DEBUG"
 """Environment variable that makes every error show its traceback."""
+SWEEP = "LIGHTNING_DING_SWEEP"
+"""Environment variable of the runs of a sweep, which write all their files to ``trainer.default_root_dir``."""
 DATAMODULES = (ReplayDataModule, RolloutDataModule, OfflineDataModule)
 KINDS = (*CHECKS, MisconfigurationException)
 LOOPS = "lightning.pytorch.loops"  # package whose method `run` trains or evaluates
@@ -174,6 +176,11 @@ class DingCLI(LightningCLI):
         on the command line must take precedence.
         """
 
+    def before_instantiate_classes(self) -> None:
+        """Keep the files of a run of a sweep in its own folder."""
+        if os.environ.get(SWEEP) and self.subcommand is not None:
+            keep_in_own_folder(self.config[self.subcommand].trainer)
+
     def before_fit(self) -> None:
         """Find the checkpoint for ``--ckpt_path last``; fail if there is none."""
         settings = self.config_init[str(self.subcommand)]
@@ -186,6 +193,23 @@ class DingCLI(LightningCLI):
             self.parser.error(str(error))
 
     before_validate = before_test = before_fit
+
+
+def keep_in_own_folder(trainer: Any) -> None:
+    """Let the loggers in the settings of a Trainer write to its ``default_root_dir``.
+
+    Raises:
+        ValueError: If a callback writes to another folder, which all runs of a sweep would share.
+    """
+    loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
+    for arguments in (getattr(one, "init_args", {}) for one in loggers):
+        if "save_dir" in arguments:
+            arguments["save_dir"] = trainer.default_root_dir
+    callbacks = trainer.callbacks if isinstance(trainer.callbacks, list) else [trainer.callbacks]
+    for arguments in (getattr(one, "init_args", {}) for one in callbacks):
+        folder = arguments.get("dirpath")
+        allowed = "callbacks without dirpath in a sweep, each run of which has a folder of its own"
+        require(folder is None, "trainer.callbacks", allowed, folder)
 
 
 def policy_class(name: str) -> type[Policy[Any]]:

@@ -4,7 +4,8 @@
     lightning-ding sweep --config run.yaml --seeds 0,3,7 --jobs 2 --folder runs/sweep/dqn
 
 All options of ``fit`` are options of this command too; ``fit --seeds`` is the same command. Each run has a folder
-``seed_0``, ``seed_1`` and so on in the folder of the sweep, with its output in ``output.txt``. The same command again
+``seed_0``, ``seed_1`` and so on in the folder of the sweep, with its logs and checkpoints, whatever folder its loggers
+have in the config, and with its output in ``output.txt``. The same command again
 continues a sweep that was interrupted: runs that have ended are kept, the others are resumed from their last
 checkpoint. At the end the runs are compared as ``lightning-ding compare`` does.
 """
@@ -12,7 +13,7 @@ checkpoint. At the end the runs are compared as ``lightning-ding compare`` does.
 from __future__ import annotations
 
 import argparse
-import itertools
+import hashlib
 import json
 import os
 import signal
@@ -24,16 +25,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from lightning_ding.callbacks.shared_folder import lock_file
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.checkpoints.folder import last_checkpoint
 from lightning_ding.config import require
-from lightning_ding.entry.compare import compare, table
-from lightning_ding.entry.lightning_cli import is_refusal, line_of
+from lightning_ding.entry.compare import RECORD, compare, table
+from lightning_ding.entry.lightning_cli import SWEEP, is_refusal, line_of
 from lightning_ding.entry.serial_cli import CommandParser
 
-RECORD, OUTPUT = "sweep.json", "output.txt"
+OUTPUT = "output.txt"
 OWN = ("--seed_everything", "--data.seed", "--trainer.default_root_dir", "--ckpt_path")
 """Options of ``fit`` that differ between the runs of a sweep."""
 PATIENCE = 60.0  # seconds in which an interrupted run writes its checkpoint before it is killed
@@ -99,9 +101,32 @@ def seeds_of(text: str) -> list[int]:
 
 def _folder(options: Sequence[str]) -> Path:
     """Return the folder of a sweep whose command does not name it."""
-    names = [after for option, after in itertools.pairwise(options) if option in ("-c", "--config")]
-    names += [option.partition("=")[2] for option in options if option.startswith("--config=")]
+    names = _config_files(options)
     return Path("runs") / "sweep" / (Path(names[-1]).stem if names else "fit")
+
+
+def _config_files(options: Sequence[str]) -> list[str]:
+    """Return the names of the config files in a command line.
+
+    Example:
+        >>> _config_files(["--config", "a.yaml", "--model.cfg.nstep", "1", "-cb.yaml", "--config=c.yaml"])
+        ['a.yaml', 'b.yaml', 'c.yaml']
+    """
+    found, rest = [], iter(options)
+    for option in rest:
+        if option in ("-c", "--config"):
+            found.append(next(rest, ""))
+        elif option.startswith("--config="):
+            found.append(option.partition("=")[2])
+        elif option.startswith("-c"):
+            found.append(option.removeprefix("-c").removeprefix("="))
+    return found
+
+
+def _contents(options: Sequence[str]) -> dict[str, str]:
+    """Return a hash of the content of each config file in a command line; the runs report those that are missing."""
+    files = [Path(name) for name in _config_files(options) if "\n" not in name]  # others are the text of a config
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
 
 
 class Sweep:
@@ -109,13 +134,13 @@ class Sweep:
 
     Args:
         options: The options of ``fit``, without seeds and folders.
-        folder: Folder of the sweep. If it holds runs of the same options, they are continued.
+        folder: Folder of the sweep. If it holds runs of the same options and config files, they are continued.
         seeds: Seeds of the runs, each >= 0.
         jobs: Number of runs at the same time, >= 1.
 
     Raises:
         ValueError: If an argument is out of its range, ``options`` has a seed or a folder, or the folder holds a sweep
-            with other options.
+            with other options, or its config files have changed.
     """
 
     def __init__(self, options: Sequence[str], folder: Path, seeds: Sequence[int], jobs: int = 2) -> None:
@@ -128,11 +153,18 @@ class Sweep:
         self._is_stopped = False
         self._lock = threading.Lock()
         record = folder / RECORD
-        known = json.loads(record.read_text())["options"] if record.is_file() else self.options
+        files = _contents(options)
+        now = {"options": self.options, "files": files}
+        known: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else now
         allowed = f"a new folder, or that of a sweep with the options {' '.join(self.options)}"
-        require(known == self.options, "folder", allowed, f"{folder} of a sweep with {' '.join(known)}")
+        given = f"{folder} of a sweep with {' '.join(known['options'])}"
+        require(known["options"] == self.options, "folder", allowed, given)
+        before = known.get("files", files)
+        changed = [name for name, content in files.items() if before.get(name) != content]
+        allowed = f"a new folder, because {', '.join(changed)} has changed since the sweep began"
+        require(not changed, "folder", allowed, str(folder))
         folder.mkdir(parents=True, exist_ok=True)
-        replace_text(record, json.dumps({"options": self.options}))
+        replace_text(record, json.dumps(now))
 
     def run(self) -> list[int]:
         """Run what has not ended yet, print a line for each run and a comparison, and return the seeds that failed."""
@@ -143,7 +175,10 @@ class Sweep:
         failed = [seed for seed, code in zip(self.seeds, codes, strict=True) if code]
         ended = [self._of(seed) for seed in self.seeds if seed not in failed]
         if ended:
-            print(table(compare({self.folder.name: ended})))
+            try:
+                print(table(compare({self.folder.name: ended})))
+            except ValueError as error:
+                print("the seeds are not compared:", error)
         return failed
 
     def _of(self, seed: int) -> Path:
@@ -158,10 +193,14 @@ class Sweep:
             return 0
         folder.mkdir(exist_ok=True)
         own = [f"--seed_everything={seed}", f"--data.seed={seed}", f"--trainer.default_root_dir={folder}"]
-        is_resumed = last_checkpoint(folder) is not None
-        command = [sys.executable, "-m", "lightning_ding", "fit", *self.options, *own]
         began = time.monotonic()
-        code = self._wait_for([*command, *(["--ckpt_path=last"] if is_resumed else [])], folder / OUTPUT)
+        with (folder / OUTPUT).open("ab") as output:
+            if not lock_file(output):
+                print(f"seed {seed}: another process trains it, wait for its end", flush=True)
+                return 1
+            resumes = ["--ckpt_path=last"] if last_checkpoint(folder) is not None else []
+            command = [sys.executable, "-m", "lightning_ding", "fit", *self.options, *own, *resumes]
+            code = self._wait_for(command, output)
         if code == 0:
             replace_text(mark, json.dumps({"seed": seed}))
         if not self._is_stopped:
@@ -169,23 +208,24 @@ class Sweep:
             print(f"seed {seed}: {how} after {time.monotonic() - began:.0f} s", flush=True)
         return code
 
-    def _wait_for(self, command: Sequence[str], output: Path) -> int:
+    def _wait_for(self, command: Sequence[str], output: BinaryIO) -> int:
         """Run a command, and return its exit code; that of an interrupt if the sweep is stopped."""
-        with output.open("ab") as file:
-            with self._lock:
-                if self._is_stopped:
-                    return 130
-                process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self._environment())
-                self._processes.add(process)
-            code = process.wait()
+        with self._lock:
+            if self._is_stopped:
+                return 130
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=self._environment())
+            self._processes.add(process)
+        if self._is_stopped:  # while it started, when the handler of the signal did not know it
+            process.terminate()
+        code = process.wait()
         with self._lock:
             self._processes.discard(process)
         return code
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment of a run, in which torch takes its share of the cores."""
+        """Return the environment of a run, which writes to its own folder and takes its share of the cores."""
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
-        return {"OMP_NUM_THREADS": str(threads), **os.environ}
+        return {"OMP_NUM_THREADS": str(threads), **os.environ, SWEEP: "1"}
 
     @contextmanager
     def _stopping(self) -> Any:

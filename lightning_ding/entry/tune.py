@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from docstring_parser import parse_from_object
 from lightning_ding.config import deep_merge, require, resolve
 from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.exit_codes import BY_SIGNAL
 from lightning_ding.tune.config import DECLARED, TuneConfig, find_spaces, read_files
 from lightning_ding.tune.study import Study
 from lightning_ding.tune.trial_run import RunMaker
@@ -105,8 +107,9 @@ def _tune(options: dict[str, Any], rest: list[str], arguments: list[str]) -> Non
 def _helpers(number: int, arguments: list[str], folder: Path) -> Iterator[None]:
     """Run the same command in further processes, which share the study, and end them with this one.
 
-    Their output is in ``job_1.txt`` and so on in the folder of the study.
+    Their output is in ``job_1.txt`` and so on in the folder of the study. SIGTERM ends them too.
     """
+    before = signal.signal(signal.SIGTERM, _leave)
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // (number + 1))), **os.environ}
     helpers: list[subprocess.Popen[bytes]] = []
     try:
@@ -121,6 +124,11 @@ def _helpers(number: int, arguments: list[str], folder: Path) -> Iterator[None]:
     finally:
         for helper in helpers:
             helper.terminate()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _: Any) -> None:
+    raise SystemExit(BY_SIGNAL + number)
 
 
 def _space(text: str) -> tuple[str, str]:

@@ -155,6 +155,14 @@ class EnvHandle(EnvAccess):
             if self._env is not None:
                 apply_setting(self._env, setting)
 
+    def make_newer(self, text: str) -> None:
+        """Make the settings again that differ from those of a text, at which the state of the envs was saved."""
+        earlier = EnvSettings()
+        earlier.update(text)
+        for setting in self._settings:
+            if setting not in earlier:
+                apply_setting(self._env, setting)
+
     # ------------------------------------------------------------------ helpers
 
     def _set(self, setting: Setting) -> None:
@@ -199,6 +207,12 @@ class EnvHandles:
         texts = json.loads(text or "{}")
         for name, one in self._handles().items():
             one.load(texts.get(name, ""), keeps_own)
+
+    def make_newer(self, text: str) -> None:
+        """Make the settings again that differ from those of a text, see :meth:`EnvHandle.make_newer`."""
+        texts = json.loads(text or "{}")
+        for name, one in self._handles().items():
+            one.make_newer(texts.get(name, ""))
 
     def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
         """Use a vector env from now on and make the settings in it."""

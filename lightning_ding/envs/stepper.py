@@ -290,7 +290,7 @@ def _numbers(info: dict[str, Any], name: str, num_envs: int) -> NDArray[np.float
     is_number = given.size == num_envs and given.dtype.kind in "biufO"
     found = given.reshape(num_envs) if is_number else np.full(num_envs, np.nan)
     if found.dtype == object:
-        found = np.array([one if isinstance(one, (bool, int, float, np.generic)) else np.nan for one in found])
+        found = np.array([one if isinstance(one, (bool, int, float, np.number, np.bool_)) else np.nan for one in found])
     found = found.astype(np.float64)
     return np.where(info[f"_{name}"], found, np.nan) if f"_{name}" in info else found
 

@@ -135,6 +135,34 @@ def test_settings_of_a_checkpoint_give_way_to_those_before_a_test_but_not_to_tho
     assert set(sets.seen) == {(2.0, 3.0, 9.0)}
 
 
+class SetsAtTheStart(Callback):
+    """Sets all envs before the first round, and notes what they have after each round."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        train, evaluate = trainer.datamodule.training_envs(), trainer.datamodule.evaluation_envs()  # type: ignore[attr-defined]
+        train.set_attr("level", 7.0)
+        train.set_reset_options({"start": 6.0})
+        evaluate.set_attr("level", 8.0)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+        train, evaluate = trainer.datamodule.training_envs(), trainer.datamodule.evaluation_envs()  # type: ignore[attr-defined]
+        self.seen.append((train.get_attr("level")[0], train.get_attr("wind")[1], evaluate.get_attr("level")[0]))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_settings_at_the_start_of_a_resumed_fit_replace_those_in_the_state_of_its_envs(
+    mode: str, make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    run(make_trainer, small, tmp_path, 32, mode=mode)
+    sets, module = SetsAtTheStart(), data(56, mode=mode)
+    make_trainer(callbacks=[sets]).fit(DQNPolicy(small), module, ckpt_path=tmp_path / "32" / "last.ckpt")
+    assert set(sets.seen) == {(7.0, 3.0, 8.0)}
+    assert collected(module)["obs"][-2:, 2].tolist() == [6, 6]
+
+
 def test_settings_before_a_fit_are_in_its_first_episode(make_trainer: MakeTrainer, small: Config) -> None:
     module = data(24)
     module.training_envs().set_attr("level", 5.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -152,6 +154,28 @@ def test_monitor_decides_the_best_checkpoint_and_is_in_the_last_line(
     assert torch.load(file, weights_only=True)["progress"]["env_step"] == best
 
 
+@pytest.mark.parametrize("monitor", ["eval/success_rate", {"eval/wave": "min"}, {"eval/length_mean": "min"}])
+def test_cancelled_evaluation_decides_nothing(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, monitor: Any
+) -> None:
+    def run(*episodes: list[float]) -> dict[str, Any]:
+        returns, lengths, success, wave = map(torch.tensor, zip(*episodes, strict=True))
+        return {"episode_return": returns, "episode_length": lengths, "infos": {"success_rate": success, "wave": wave}}
+
+    whole, ended, cut = [3.0, 2.0, 0.5, 5.0], [math.nan, 0.0, 1.0, 1.0], [math.nan, 0.0, math.nan, math.nan]
+    of_rank = [
+        run(whole, whole),
+        run(ended, cut),
+        run([3.0, 2.0, 1.0, 1.0], cut),
+    ]  # in the last one, of one of two ranks
+    results = iter(of_rank)
+    monkeypatch.setattr(Evaluation, "run", lambda _: next(results))
+    policy, trainer = dqn(small), make_trainer(enable_checkpointing=True)
+    trainer.fit(policy, data(monitor=monitor, rounds_per_epoch=1, n_evaluator_episode=2))
+    assert torch.load(next(tmp_path.rglob("best.ckpt")), weights_only=True)["progress"]["env_step"] == 4
+    assert all(math.isnan(trainer.callback_metrics[f"eval/{name}"]) for name in ("return_mean", "wave", "length_mean"))
+
+
 def test_stop_value_is_for_the_monitor_and_the_one_of_the_policy_for_the_return(
     make_trainer: MakeTrainer, small: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +233,31 @@ def test_checkpoint_of_another_monitor_does_not_keep_the_best_of_this_one(
     (best,) = (one for one in trainer.checkpoint_callbacks if isinstance(one, BestCheckpoint))
     assert best.monitor == "eval/success_rate"
     assert best.best_model_score == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("own", "score"), [(None, -math.inf), ("eval/success_rate", 195.0)])
+def test_older_checkpoint_has_the_best_return_unless_the_callback_chose_its_metric(
+    make_trainer: MakeTrainer, own: str | None, score: float
+) -> None:
+    callback, trainer = BestCheckpoint(monitor=own), make_trainer()
+    older = {"best_model_score": 195.0, "best_model_path": "best.ckpt"}
+    trainer.datamodule = data(monitor="eval/success_rate")  # type: ignore[attr-defined]
+    callback.setup(trainer, None, "fit")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        callback.load_state_dict(older)
+    assert (callback.best_model_score, len(caught)) == (score, 1 if own is None else 0)
+
+
+def test_evaluation_says_nothing_of_the_metric_of_a_checkpoint(make_trainer: MakeTrainer) -> None:
+    callback, trainer = BestCheckpoint(), make_trainer()
+    trainer.datamodule = data(monitor="eval/success_rate")  # type: ignore[attr-defined]
+    callback.setup(trainer, None, "validate")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        callback.load_state_dict(
+            {"best_model_score": 0.5, "best_model_path": "best.ckpt", "monitor": "eval/success_rate", "mode": "max"}
+        )
 
 
 def test_callback_with_its_own_monitor_keeps_it(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
@@ -283,6 +332,14 @@ def test_offline_runs_count_updates(make_trainer: MakeTrainer, small: Config, tm
     policy = CQLPolicy({"learn": {"batch_size": 4, "update_per_collect": 2}, "eval": {"evaluator": {"n_episode": 1}}})
     datamodule = OfflineDataModule({**steps, **ends}, "Pendulum-v1", max_train_iter=8, eval_every=3)
     assert fit(make_trainer, policy, datamodule, tmp_path).evaluations == [4, 6, 8]
+
+
+def test_run_without_evaluations_saves_at_their_intervals(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    make = partial(make_trainer, limit_val_batches=0)
+    watch = fit(make, dqn(small), data(eval_every=10, max_env_step=46), tmp_path)
+    assert (watch.evaluations, watch.checkpoints) == ([], [12, 20, 32, 40, 48])
 
 
 def test_resumed_run_evaluates_and_saves_where_an_uninterrupted_one_does(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,32 @@ def test_a_later_row_of_a_step_replaces_an_earlier_one(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,eval/return_mean\n100,1.0\n50,2.0\n100,3.0\n")
     (curve,) = read_curves(tmp_path)
     assert (curve.step.tolist(), curve.value.tolist()) == ([50, 100], [2.0, 3.0])
+
+
+def test_cancelled_evaluation_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,eval/return_mean\n100,1.0\n110,nan\n")
+    (curve,) = read_curves(tmp_path)
+    assert (curve.step.tolist(), curve.result) == ([100], 1.0)
+
+
+def test_seed_of_a_sweep_counts_once_by_its_newest_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = tmp_path / "seed_0" / "lightning_logs", tmp_path / "seed_1" / "lightning_logs"
+    for folder, value, age in ((first / "version_0", 1.0, 0), (first / "version_1", 2.0, 9), (second, 3.0, 0)):
+        write_csv(folder, {100: value})
+        os.utime(folder / "metrics.csv", (age, age))
+    assert [curve.result for curve in read_curves(tmp_path)] == [1.0, 2.0, 3.0]  # not a sweep
+    for folder in (tmp_path, tmp_path / "seed_0"):
+        (folder / "sweep.json").write_text("{}")
+    assert [curve.result for curve in read_curves(tmp_path)] == [2.0, 3.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'seed_1'} has not ended: its result is that of step 100"
+    ]
+
+
+def test_name_of_a_folder_may_contain_an_equals_sign(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("new").rename("lr=0.1")
+    main(["compare", "lr=0.1"])
+    assert capsys.readouterr().out.splitlines()[1].startswith("lr=0.1  4 ")
 
 
 def test_one_seed_has_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

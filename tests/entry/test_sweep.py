@@ -6,11 +6,15 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 import yaml
+from jsonargparse import Namespace as UntypedNamespace
 
-from lightning_ding.entry import cli, sweep
+from lightning_ding.callbacks.shared_folder import lock_file
+from lightning_ding.entry import cli, lightning_cli, sweep
+from lightning_ding.entry.lightning_cli import SWEEP, keep_in_own_folder
 from lightning_ding.entry.sweep import Sweep, main, seeds_of
 from tests.entry.test_compare import write_csv
 from tests.processes import start
@@ -25,12 +29,12 @@ class Runs:
         self.failing = set(failing)
         monkeypatch.setattr(Sweep, "_wait_for", self._run)
 
-    def _run(self, command: Sequence[str], output: Path) -> int:
+    def _run(self, command: Sequence[str], output: BinaryIO) -> int:
         seed = int(next(one for one in command if one.startswith("--seed_everything=")).partition("=")[2])
         self.commands[seed] = list(command)[3:]
         if seed in self.failing:
             return 1
-        write_csv(output.parent / "lightning_logs" / "version_0", {100: float(seed)})
+        write_csv(Path(output.name).parent / "lightning_logs" / "version_0", {100: float(seed)})
         return 0
 
 
@@ -39,6 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+Namespace: Any = UntypedNamespace
 OPTIONS = ["--config", "dqn.yaml", "--model.cfg.nstep", "3"]
 
 
@@ -101,6 +106,87 @@ def test_folder_of_other_options_is_refused(
     with pytest.raises(SystemExit):
         main(["sweep", *OPTIONS, "--trainer.logger=false", "--seeds", "1"])
     assert "of a sweep with --config dqn.yaml --model.cfg.nstep 3" in capsys.readouterr().err
+
+
+def test_folder_of_a_changed_config_file_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(monkeypatch)
+    Path("dqn.yaml").write_text("policy: dqn")
+    main(["sweep", *OPTIONS, "--seeds", "1"])
+    main(["sweep", *OPTIONS, "--seeds", "2"])
+    Path("dqn.yaml").write_text("policy: c51")
+    with pytest.raises(SystemExit):
+        main(["sweep", *OPTIONS, "--seeds", "3"])
+    message = "folder must be a new folder, because dqn.yaml has changed since the sweep began, got 'runs/sweep/dqn'"
+    assert message in capsys.readouterr().err
+    assert sorted(runs.commands) == [0, 1]
+
+
+def test_seeds_without_logs_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Sweep, "_wait_for", lambda *_: 0)
+    main(["sweep", *OPTIONS, "--seeds", "1"])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("the seeds are not compared: metric must be")
+
+
+def test_seed_that_another_process_trains_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(monkeypatch)
+    Path("here/seed_0").mkdir(parents=True)
+    other = Path("here/seed_0/output.txt").open("ab")  # noqa: SIM115 - open while the sweep runs
+    assert lock_file(other)
+    with pytest.raises(SystemExit) as code:
+        main(["sweep", *OPTIONS, "--seeds", "2", "--folder", "here"])
+    other.close()
+    assert code.value.code == 1
+    assert list(runs.commands) == [1]
+    assert "seed 0: another process trains it, wait for its end" in capsys.readouterr().out
+
+
+def test_run_that_starts_while_the_sweep_is_stopped_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    class Starting:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            made._stop()
+
+        def terminate(self) -> None:
+            ended.append(True)
+
+        def wait(self) -> int:
+            return 143
+
+    made = Sweep(OPTIONS, Path("here"), [0, 1], jobs=1)
+    monkeypatch.setattr("lightning_ding.entry.sweep.subprocess.Popen", Starting)
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert ended == [True]
+
+
+def test_loggers_of_a_run_of_a_sweep_write_to_its_folder() -> None:
+    loggers = [
+        Namespace(init_args=Namespace(save_dir="runs", name="dqn")),
+        Namespace(init_args=Namespace(name="other")),
+    ]
+    for given in (loggers, loggers[0], True, False, None):
+        keep_in_own_folder(Namespace(logger=given, callbacks=None, default_root_dir="seed_0"))
+    assert loggers[0].init_args == Namespace(save_dir="seed_0", name="dqn")
+    assert loggers[1].init_args == Namespace(name="other")
+    saves = [Namespace(init_args=Namespace(dirpath=folder)) for folder in (None, "best")]
+    with pytest.raises(ValueError, match=r"trainer\.callbacks must be callbacks without dirpath in a sweep, .* 'best'"):
+        keep_in_own_folder(Namespace(logger=True, callbacks=saves, default_root_dir="seed_0"))
+
+
+def test_run_of_a_sweep_leaves_the_folder_of_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWEEP, "1")
+    logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs", "name": "dqn"}}
+    Path("run.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {"accelerator": "cpu", "logger": logger}}))
+    lightning_cli.main(["fit", "--config", "run.yaml", "--data.max_env_step=1", "--trainer.default_root_dir=seed_0"])
+    assert Path("seed_0/dqn/version_0/checkpoints/last.ckpt").exists()
+    assert not Path("runs").exists()
 
 
 def test_list_of_seeds() -> None:

@@ -5,10 +5,12 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from lightning_ding.entry import tune
 from lightning_ding.entry.tune import main
 from lightning_ding.tune.shared_trials import SharedTrials
 from tests.processes import start
@@ -76,3 +78,15 @@ def test_mistake_is_an_error_of_one_line(
         main(["tune", "--config", file, *options])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(message)
+
+
+def test_sigterm_ends_the_other_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    helper = SimpleNamespace(terminate=lambda: ended.append("helper"))
+    monkeypatch.setattr("lightning_ding.entry.tune.subprocess.Popen", lambda *_, **__: helper)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as code, tune._helpers(2, ["tune"], tmp_path):  # noqa: PT012
+        assert signal.getsignal(signal.SIGTERM) is not before
+        signal.raise_signal(signal.SIGTERM)
+    assert (code.value.code, ended) == (143, ["helper"] * 2)
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -390,3 +390,10 @@ def test_success_that_is_no_number_is_left_out(value: Any, expected: Any) -> Non
     nothing = np.zeros(2, bool)
     step = Timestep(None, np.zeros(2), nothing, nothing, {"is_success": np.array(value)}, ~nothing, nothing)
     np.testing.assert_array_equal(step.number("is_success"), [np.nan] * 2 if expected is None else expected)
+
+
+def test_text_of_numpy_in_an_info_is_no_number() -> None:
+    info = {"end": np.array([np.str_("won"), np.float32(2.0)], dtype=object)}
+    none = np.zeros(2, dtype=bool)
+    timestep = Timestep(None, np.zeros(2), none, none, info, ~none, none)
+    assert np.isnan(timestep.number("end")).tolist() == [True, False]

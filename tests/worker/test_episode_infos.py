@@ -139,6 +139,14 @@ def test_collector_returns_sums_and_records_of_episodes() -> None:
     assert collector.pop_records() == []
 
 
+def test_collector_forgets_numbers_that_a_resumed_run_does_not_log() -> None:
+    first, second = make_collector(), make_collector()
+    first.collect(9, random_collect=True)
+    second.info_keys = {"laps": "last"}
+    second.load_state_dict(first.state_dict(), continues=False)
+    assert second.pop_infos() == {"success_rate": (1.0, 3), "laps": (2.0, 2)}  # the same names on every rank
+
+
 def test_collector_continues_an_episode_from_its_state() -> None:
     first, second = make_collector(), make_collector()
     first.collect(2, random_collect=True)

@@ -86,6 +86,8 @@ def log_episodes(module: Any, stage: str, episodes: Mapping[str, Any]) -> None:
     by_name = {name: row.numpy() for name, row in zip(infos, numbers, strict=True)}
     values = module.config.eval.evaluator.summary(returns.numpy(), by_name)
     values["length_mean"] = float(lengths.mean())
+    if not lengths.all():  # the evaluation was cancelled on some rank, and only the short episodes have ended
+        values = dict.fromkeys(values, float("nan"))
     named = {f"{stage}/{name}": table.new_tensor(value, dtype=torch.float32) for name, value in values.items()}
     step = torch.tensor(float(module.progress.position))  # a metric of this name is Lightning's x axis
     module.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)

@@ -175,8 +175,8 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
 
     def pop_infos(self) -> dict[str, tuple[float, int]]:
         """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
-        names = (SUCCESS_RATE, *self.info_keys)
-        return dict.fromkeys(names, (0.0, 0)) | self._statistics.pop_infos()
+        found = self._statistics.pop_infos()  # of a resumed run, maybe with names that it had before
+        return {name: found.get(name, (0.0, 0)) for name in (SUCCESS_RATE, *self.info_keys)}
 
     def keep_records(self) -> None:
         """Keep a record of each episode that ends from now on, for :meth:`pop_records`."""
