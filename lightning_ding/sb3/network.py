@@ -18,7 +18,6 @@ from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.sb3.features import Features, features_of
 from lightning_ding.sb3.weights import Tensors, Weights, linear
 
-
 NATURE_CNN = {"kernel_size": [8, 4, 3], "stride": [4, 2, 1]}
 """The convolutions of images of all sizes there; here the default depends on the size."""
 

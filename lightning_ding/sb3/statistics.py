@@ -76,8 +76,8 @@ def _saved_wrapper(path: str | Path) -> Mapping[str, Any]:
         raise ValueError(f"vecnormalize must be a file of VecNormalize.save, got {str(path)!r}, which holds a {got}")
     needed = {"obs_rms", "ret_rms", "clip_obs", "clip_reward"}
     missing = sorted(needed - content.state.keys())
-    got = [_shown(key) for key in content.state][:5]
-    require(not missing, f"the content of {str(path)!r}", f"one with {', '.join(missing)}", got)
+    keys = [_shown(key) for key in content.state][:5]
+    require(not missing, f"the content of {str(path)!r}", f"one with {', '.join(missing)}", keys)
     return content.state
 
 
@@ -138,7 +138,7 @@ def _dtype(record: Any) -> np.dtype[Any]:
     if record.name != "numpy.dtype" or code not in ("f2", "f4", "f8", "i4", "i8", "b1"):
         raise ValueError(f"{_shown(code)!r} is no type of numbers")
     is_big = isinstance(record.state, tuple) and record.state[1] == ">"
-    return np.dtype(code).newbyteorder(">" if is_big else "<")
+    return np.dtype(str(code)).newbyteorder(">" if is_big else "<")
 
 
 # ---------------------------------------------------------------------- pickles as data

@@ -74,8 +74,9 @@ def _leading_axes(rows: Mapping[str, Any]) -> int:
     Rewards in DI-engine's form, with an axis of steps first, are not counted.
     """
     reward, obs = rows.get("reward"), next(_entries(rows["obs"]), None)
-    is_same = reward is not None and obs is not None and obs.shape[: reward.ndim] == reward.shape
-    return int(reward.ndim) if is_same else 1
+    if reward is None or obs is None or obs.shape[: reward.ndim] != reward.shape:
+        return 1
+    return int(reward.ndim)
 
 
 # ---------------------------------------------------------------------- gradients and values
