@@ -29,7 +29,7 @@ from lightning_ding.checkpoints.files import UnwritableFolderError, check_writab
 from lightning_ding.config import require
 from lightning_ding.diagnosis import Diagnosis
 from lightning_ding.protocols import run_data
-from lightning_ding.ranks import sum_over_ranks, world_size
+from lightning_ding.ranks import sum_over_ranks
 from lightning_ding.run_facts import Facts, facts_of
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class MetricsLogger(Callback):
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
         data = run_data(trainer)
-        metrics = _over_ranks(pl_module.metrics.flush(), *data.pop_episodes(), data.pop_infos())
+        metrics = _over_ranks(pl_module.metrics, *data.pop_episodes(), data.pop_infos())
         means = {name.removeprefix("learn/"): value for name, value in metrics.items() if name.startswith("learn/")}
         pl_module.check_means(means)
         progress, seconds = pl_module.progress, self._seconds()
@@ -186,14 +186,16 @@ def _facts(trainer: Trainer, pl_module: Any) -> Facts:
 
 
 def _over_ranks(
-    learn: dict[str, float], returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]
+    learn: Any, returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]
 ) -> dict[str, float]:
-    """Return the learning metrics' means over the ranks, and the means over the episodes of all ranks."""
+    """Return the learning metrics' means over the ranks that have them, and the means over the episodes of all ranks.
+
+    A rank may lack a metric, such as the share of the entropy if none of its observations leaves a choice.
+    """
     of_episodes = [(sum(returns), len(returns)), (float(sum(lengths)), len(returns)), *infos.values()]
-    values = [*learn.values(), *(number for pair in of_episodes for number in pair)]
-    summed = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
-    metrics = {f"learn/{name}": value / world_size() for name, value in zip(learn, summed, strict=False)}
-    pairs = summed[len(learn) :]
+    values = [number for pair in of_episodes for number in pair]
+    pairs = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
+    metrics = {f"learn/{name}": value for name, value in learn.flush_over_ranks().items()}
     for name, total, count in zip(("return_mean", "length_mean", *infos), pairs[::2], pairs[1::2], strict=True):
         if count:
             metrics[f"collect/{name}"] = total / count

@@ -215,7 +215,7 @@ class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
         self.__dict__["__name"] = name
         for key, value in values.items():
-            below = ReadOnlyDict(value, f"{name}.{key}") if isinstance(value, Mapping) else value
+            below = _read_only(value, f"{name}.{key}")
             dict.__setitem__(self, key, below)
             self.__dict__[key] = below
 
@@ -223,13 +223,20 @@ class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
         name = self.__dict__["__name"] + (f".{key}" if isinstance(key, str) and key else "")
         raise TypeError(f"{name} cannot be set: pass it to the constructor, or change a copy.deepcopy")
 
-    __setitem__ = __delattr__ = __delitem__ = __ior__ = clear = popitem = __setattr__
+    __setitem__ = __delattr__ = __delitem__ = __ior__ = clear = popitem = setdefault = __setattr__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EasyDict:
         return EasyDict(copy.deepcopy(deep_merge(self, {}), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EasyDict, (deep_merge(self, {}),)
+
+
+def _read_only(value: Any, name: str) -> Any:
+    """Return a value with a :class:`ReadOnlyDict` for each mapping in it, also those in lists, as ``EasyDict`` does."""
+    if isinstance(value, Mapping):
+        return ReadOnlyDict(value, name)
+    return type(value)(_read_only(one, name) for one in value) if type(value) in (list, tuple) else value
 
 
 def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "") -> ConfigT:

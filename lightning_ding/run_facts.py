@@ -56,17 +56,17 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
     learn, reward_model = _section(cfg, "learn"), _section(cfg, "reward_model").get("type")
     on_updates, updates = data.get("max_env_step") is None, data.get("max_train_iter")
     return Facts(
-        discount_factor=cfg.get("discount_factor"),
+        discount_factor=_number(cfg.get("discount_factor")),
         learning_rate=_largest_rate(learn),
         budget=updates if on_updates else data.get("max_env_step"),
         axis="train_iter" if on_updates and updates is not None else "env_step",
-        num_envs=data.get("num_envs"),
+        num_envs=data.get("num_envs") or None,
         time_limit=_time_limit(data),
         normalises_rewards=bool(data.get("norm_reward")),
         scales_values=learn.get("value_norm") in (True, "popart") and bool(learn.get("adv_norm")),
         changes_rewards=reward_model is not None or _has_reward_wrapper(data),
         entropy_is_chosen=bool(learn.get("auto_alpha")),
-        entropy_weight=float(learn.get("entropy_weight") or 0.0) if learn.get("adv_norm") else 0.0,
+        entropy_weight=(_number(learn.get("entropy_weight")) or 0.0) if learn.get("adv_norm") else 0.0,
         bonus=_bonus(cfg, learn),
     )
 
@@ -77,20 +77,25 @@ def _section(cfg: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def _number(value: Any) -> float | None:
+    """Return a number of a config; None for anything else, such as what only a policy of a user knows."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 def _largest_rate(learn: Mapping[str, Any]) -> float | None:
     if _section(learn, "optimizer").get("type") in WITHOUT_RATE:
         return None
-    rates = [value for name, value in learn.items() if name.startswith("learning_rate")]
-    numbers = [float(rate) for rate in rates if isinstance(rate, (int, float))]
-    return max(numbers, default=None)
+    rates = [_number(value) for name, value in learn.items() if str(name).startswith("learning_rate")]
+    return max((rate for rate in rates if rate is not None), default=None)
 
 
 def _bonus(cfg: Mapping[str, Any], learn: Mapping[str, Any]) -> float:
     """Return the largest part of a step's value that is no reward of the env."""
-    if "m_alpha" in cfg:  # of Munchausen DQN
-        return abs(float(cfg["m_alpha"]) * float(cfg.get("m_clip", -1.0)))
+    scale, limit = _number(cfg.get("m_alpha")), _number(cfg.get("m_clip", -1.0))
+    if scale is not None and limit is not None:  # of Munchausen DQN
+        return abs(scale * limit)
     if str(cfg.get("cfg_type", "")).startswith(("SQL", "SQIL")):  # soft Q-learning
-        return float(learn.get("alpha", 1.0)) * math.log(_actions(cfg))
+        return (_number(learn.get("alpha")) or 1.0) * math.log(max(_actions(cfg), 1))
     return 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from lightning_ding.config import (
     deep_merge,
     moved,
     nearest,
+    read_only,
     require,
     resolve,
     to_dict,
@@ -346,6 +348,26 @@ def test_an_unknown_key_of_a_policy_names_the_whole_path_of_the_one_that_is_mean
 def test_an_unknown_key_that_resembles_none_lists_those_of_its_section() -> None:
     with pytest.raises(ValueError, match=r"unknown config key 'learn\.zzz'; known: batch_size, .*update_per_collect"):
         resolve(DQNConfig, {"learn": {"zzz": 1}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cfg: cfg.setdefault("new", 1),
+        lambda cfg: cfg.pop("a"),
+        lambda cfg: cfg.update(a=2),
+        lambda cfg: cfg.b[0].update(c=2),
+        lambda cfg: cfg.b[0].__setattr__("c", 2),
+    ],
+)
+def test_a_config_that_is_read_only_cannot_be_changed_by_any_method(change: Any) -> None:
+    cfg = read_only({"a": 1, "b": [{"c": 1}]}, "policy.cfg")
+    with pytest.raises(TypeError, match=r"policy\.cfg.* cannot be set"):
+        change(cfg)
+    assert (cfg, cfg.b[0].c) == ({"a": 1, "b": [{"c": 1}]}, 1)
+    copied = copy.deepcopy(cfg)
+    copied.b[0].c = 2
+    assert (copied.b[0].c, cfg.b[0].c) == (2, 1)
 
 
 def test_other_names_lead_to_options_that_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,15 @@ def test_facts_are_read_from_the_config_and_the_arguments_of_the_datamodule() ->
     assert (of_sac.time_limit, of_sac.budget, of_sac.axis) == (200, 9, "train_iter")
     assert of_sac.entropy_is_chosen
     assert of_sac.changes_rewards
+
+
+def test_what_only_a_config_of_a_user_means_is_not_known() -> None:
+    learn = {"learning_rate": {"actor": 1e-3}, "entropy_weight": {"start": 1.0}, "adv_norm": True, 3: None}
+    odd = {"discount_factor": [0.9, 0.99], "m_alpha": "auto", "learn": learn}
+    assert facts_of(odd, {}) == Facts()
+    assert facts_of({"discount_factor": [0.9, 0.99]}, {}).horizon is None
+    sql = {"cfg_type": "SQLPolicyDict", "learn": {"alpha": "auto"}, "model": {"action_shape": 4}}
+    assert facts_of(sql, {}).bonus == pytest.approx(math.log(4))
 
 
 def test_a_dead_critic_alone_is_no_symptom() -> None:

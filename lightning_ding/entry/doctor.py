@@ -121,8 +121,21 @@ def _newest_metrics(folders: Sequence[Path], is_near: bool) -> Path | None:
 
 
 def _rows_of_csv(file: Path) -> list[dict[str, float]]:
+    """Return the rows of a file; the last one of a run that was killed, or still runs, may be cut off and is left out.
+
+    Raises:
+        ValueError: If another row has something else than numbers.
+    """
     with file.open(newline="") as lines:
-        return [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(lines)]
+        table = list(csv.DictReader(lines))
+    rows = []
+    for number, row in enumerate(table, 1):
+        try:
+            rows.append({name: float(text) for name, text in row.items() if text})
+        except (ValueError, TypeError) as error:
+            if number < len(table):
+                raise ValueError(f"row {number} of {str(file)!r} cannot be read: {error}") from error
+    return rows
 
 
 def _rows_of_events(folder: Path) -> list[dict[str, float]]:

@@ -56,6 +56,7 @@ def load_sb3_policy(
     model = translate_model(read_archive(path), obs_shape, algorithm, spaces)
     policy: Policy[Any] = POLICY_REGISTRY.get(model.policy)(deep_merge(model.cfg, cfg or {}))
     policy.build(*model.spaces)
+    policy.has_loaded_weights = True
     _copy(model.tensors, policy.model, path)
     target = getattr(policy, "target_model", None)
     if target is not None:

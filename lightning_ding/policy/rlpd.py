@@ -7,9 +7,10 @@ no training before the first env step.
 ``learn.target_critics`` of 1 or 2, ``learn.with_q_entropy`` and three hidden layers are what the paper chooses for each
 env.
 
-Where this differs: as in REDQ, see ``redq``. The authors begin with 5,000 random steps (``random_collect_size``) for
-locomotion; here it is 1,000. The actor and the temperature step after ``learn.actor_update_freq`` updates of the
-critics, on the last of their minibatches, as in the authors' code.
+Where this differs: as in REDQ, see ``redq``. The target entropy of the authors' code is half of that here: minus half
+the dimensions of the action (``learn.target_entropy``). The authors begin with 5,000 random steps
+(``random_collect_size``) for locomotion; here it is 1,000. The actor and the temperature step after
+``learn.actor_update_freq`` updates of the critics, on the last of their minibatches, as in the authors' code.
 
 Shapes: B batch, E critics, M critics of the target.
 """

@@ -25,8 +25,9 @@ Spaces = tuple["spaces.Space[Any]", "spaces.Space[Any]"]
 OBS_KEY, ACTION_KEY = "observation_space", "action_space"
 OBSERVATION, MASK = "observation", "action_mask"
 """Entries of the observations of an env with the wrapper ``action_mask``."""
-CONSTANT = re.compile(r"ConstantSchedule\(val=([-+.\deE]+)\)")
-FALLING = re.compile(r"LinearSchedule\(start=([-+.\deE]+), end=0(?:\.0*)?, end_fraction=1(?:\.0*)?\)")
+POSITIVE = r"\d{1,20}\.?\d{0,20}(?:[eE][-+]?\d{1,3})?"
+CONSTANT = re.compile(rf"ConstantSchedule\(val=({POSITIVE})\)")
+FALLING = re.compile(rf"LinearSchedule\(start=({POSITIVE}), end=0(?:\.0*)?, end_fraction=1(?:\.0*)?\)")
 NETWORKS: dict[str, Callable[[SourceModel], Network]] = {
     **dict.fromkeys(("ppo", "a2c"), actor_critic),
     "recurrent_ppo": recurrent_actor_critic,
@@ -153,6 +154,6 @@ def _exploration(data: Mapping[str, Any], policy: str) -> dict[str, Any]:
     noise = data.get("action_noise")
     if policy not in ("td3", "ddpg") or not isinstance(noise, Mapping):
         return {}
-    sizes = {*re.findall(r"[\d.]+(?:e-?\d+)?", str(noise.get("_sigma", "")))}
+    sizes = {*re.findall(POSITIVE, str(noise.get("_sigma", "")))}
     kind = "ornstein-uhlenbeck" if "Ornstein" in str(noise.get(":type:")) else "normal"
     return {"noise_type": kind, "noise_std": float(sizes.pop())} if len(sizes) == 1 else {}

@@ -18,6 +18,9 @@ from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.sb3.features import Features, features_of
 from lightning_ding.sb3.weights import Tensors, Weights, linear
 
+NATURE_CNN = {"kernel_size": [8, 4, 3], "stride": [4, 2, 1]}
+"""The convolutions of images of all sizes there; here the default depends on the size."""
+
 
 class SourceModel(NamedTuple):
     """A model of Stable-Baselines3, as far as its network depends on it."""
@@ -87,7 +90,8 @@ def encoder_section(features: Features, activation: str) -> dict[str, Any]:
     section: dict[str, Any] = {} if features.obs_shape is None else {"obs_shape": features.obs_shape}
     sizes = {entry.size for entry in features.images}
     require(len(sizes) < 2, "the number of features of each image", "the same for all images", sorted(sizes))
-    options: dict[str, Any] = {} if sizes <= {IMAGE_SIZES[-1]} else {"feature_size": min(sizes)}
+    options: dict[str, Any] = dict(NATURE_CNN) if sizes else {}
+    options |= {} if sizes <= {IMAGE_SIZES[-1]} else {"feature_size": min(sizes)}
     if sizes and activation != "relu":
         options["activation"] = "relu"
     return section | ({"encoder_kwargs": options} if options else {})

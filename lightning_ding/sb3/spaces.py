@@ -23,6 +23,12 @@ NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|
 ENTRY = re.compile(r"\(?\s*(?P<quote>['\"])(?P<key>[^'\"]*)(?P=quote)\s*[:,]\s*(?P<kind>\w+)\(")
 
 
+LONGEST = 40
+"""Characters of a number; matching the pattern takes the square of its length."""
+LARGEST = 10_000_000
+"""Entries of the largest box, and choices of the largest discrete space; networks are made for them."""
+
+
 class UnreadableSpaceError(ValueError):
     """A space of which the file holds only a pickle, or an abbreviated text."""
 
@@ -59,6 +65,7 @@ def read_space(described: Any, name: str) -> spaces.Space[Any]:
 
 def _box(described: Mapping[str, Any]) -> spaces.Box:
     shape = tuple(int(size) for size in described["_shape" if "_shape" in described else "shape"])
+    _check_size(math.prod(shape))
     kind = _dtype(described["dtype"])
     low, high = (_bound(described, name, shape, kind) for name in ("low", "high"))
     return spaces.Box(low, high, shape, kind.type)
@@ -66,7 +73,7 @@ def _box(described: Mapping[str, Any]) -> spaces.Box:
 
 def _bound(described: Mapping[str, Any], name: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
     short = described.get(f"{name}_repr")
-    text = short if isinstance(short, str) and NUMBER.fullmatch(short) else described[name]
+    text = short if isinstance(short, str) and len(short) <= LONGEST and NUMBER.fullmatch(short) else described[name]
     return _array(str(text), shape, kind)
 
 
@@ -79,7 +86,7 @@ def _array(text: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[An
     tokens = text.replace("[", " ").replace("]", " ").replace(",", " ").split()
     if "..." in tokens and kind == np.uint8:
         tokens = list({token for token in tokens if token != "..."})
-    if not all(NUMBER.fullmatch(token) for token in tokens):
+    if not all(len(token) <= LONGEST and NUMBER.fullmatch(token) for token in tokens):
         raise ValueError(f"{text[:40]!r} is no array of numbers")
     values = [float(token) for token in tokens]
     if len(values) not in (1, math.prod(shape)):
@@ -101,19 +108,27 @@ def _integers(value: Any) -> list[int]:
     return [int(token) for token in text.split()]
 
 
+def _check_size(size: int) -> None:
+    if size > LARGEST:
+        raise ValueError(f"{size} entries are too many")
+
+
 def _discrete(described: Mapping[str, Any]) -> spaces.Discrete:
     (number,), (start,) = _integers(described["n"]), _integers(described.get("start", 0))
+    _check_size(number)
     return spaces.Discrete(number, start=start)
 
 
 def _multi_discrete(described: Mapping[str, Any]) -> spaces.MultiDiscrete:
     sizes = _integers(described["nvec"])
+    _check_size(sum(sizes))
     start = _integers(described["start"]) if described.get("start") is not None else [0] * len(sizes)
     return spaces.MultiDiscrete(np.array(sizes), start=np.array(start))
 
 
 def _multi_binary(described: Mapping[str, Any]) -> spaces.MultiBinary:
     sizes = _integers(described["n"])
+    _check_size(math.prod(sizes))
     return spaces.MultiBinary(sizes[0] if len(sizes) == 1 else sizes)
 
 

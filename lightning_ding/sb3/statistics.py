@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from lightning_ding.config import require
 VEC_NORMALIZE = "stable_baselines3.common.vec_env.vec_normalize.VecNormalize"
 MOMENTS = "stable_baselines3.common.running_mean_std.RunningMeanStd"
 CLIP, EPSILON = 10.0, 1e-8  # the only clipping, and the number added to variances, here
+UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What reading a forged or damaged file raises."""
 
 
 class Statistics(NamedTuple):
@@ -45,13 +48,16 @@ def read_statistics(path: str | Path, name_of: Any) -> Statistics:
     saved = _saved_wrapper(path)
     for key, value in (("clip_obs", CLIP), ("clip_reward", CLIP)):
         used = saved.get("norm_obs" if key == "clip_obs" else "norm_reward")
-        require(not used or float(saved[key]) == value, f"{key} of {str(path)!r}", str(value), saved[key])
-    epsilon = float(saved.get("epsilon", EPSILON))
+        require(not used or saved[key] == value, f"{key} of {str(path)!r}", str(value), _shown(saved[key]))
+    epsilon = saved.get("epsilon", EPSILON)
+    fits = isinstance(epsilon, (int, float)) and 0 <= epsilon <= 1
+    require(fits, f"epsilon of {str(path)!r}", "a number in [0, 1]", _shown(epsilon))
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if saved.get("norm_obs", True):
         found = saved["obs_rms"]
         for key, moments in found.items() if isinstance(found, dict) else [("", found)]:
+            require(isinstance(key, str), f"an entry of obs_rms of {str(path)!r}", "a text", _shown(key))
             name = name_of((key,) if key else ())
             tensors |= _moments(moments, name, epsilon, path)
             shapes[key] = tuple(tensors[f"{name}.mean"].shape)
@@ -63,27 +69,28 @@ def read_statistics(path: str | Path, name_of: Any) -> Statistics:
 def _saved_wrapper(path: str | Path) -> Mapping[str, Any]:
     try:
         content = read_pickle(Path(path).read_bytes())
-    except (OSError, ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ValueError(f"vecnormalize must be a file of VecNormalize.save, got {str(path)!r}: {error}") from error
     got = content.name if isinstance(content, Record) else type(content).__name__
     if got != VEC_NORMALIZE or not isinstance(content.state, dict):
         raise ValueError(f"vecnormalize must be a file of VecNormalize.save, got {str(path)!r}, which holds a {got}")
     needed = {"obs_rms", "ret_rms", "clip_obs", "clip_reward"}
     missing = sorted(needed - content.state.keys())
-    require(not missing, f"the content of {str(path)!r}", f"one with {', '.join(missing)}", sorted(content.state)[:5])
+    keys = [_shown(key) for key in content.state][:5]
+    require(not missing, f"the content of {str(path)!r}", f"one with {', '.join(missing)}", keys)
     return content.state
 
 
 def _moments(moments: Any, name: str, epsilon: float, path: str | Path) -> dict[str, Tensor]:
     """Return the moments by name; an ``epsilon`` other than here becomes part of the variance."""
     is_known = isinstance(moments, Record) and moments.name == MOMENTS and isinstance(moments.state, dict)
-    require(is_known, f"the statistics {name!r} of {str(path)!r}", "a RunningMeanStd", moments)
+    require(is_known, f"the statistics {name!r} of {str(path)!r}", "a RunningMeanStd", _shown(moments))
     try:
         mean, variance, count = (_as_array(moments.state[key]) for key in ("mean", "var", "count"))
-    except (KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"the statistics {name!r} of {str(path)!r} cannot be read: {error}") from error
     fits = mean.shape == variance.shape and count.shape == () and np.isfinite([mean, variance]).all() and count > 0
-    require(bool(fits), f"the statistics {name!r} of {str(path)!r}", "finite, of one shape", moments.state)
+    require(bool(fits), f"the statistics {name!r} of {str(path)!r}", "finite, of one shape", moments)
     count = np.maximum(count, 1.0)  # that of no numbers is 0.0001 there, with a variance of 1
     m2 = (variance + (epsilon - EPSILON)) * count
     parts = {"count": count, "mean": mean, "m2": m2}
@@ -127,11 +134,11 @@ def _bytes(content: Any) -> bytes:
 
 
 def _dtype(record: Any) -> np.dtype[Any]:
-    code = str(record.arguments[0])
+    code = record.arguments[0]
     if record.name != "numpy.dtype" or code not in ("f2", "f4", "f8", "i4", "i8", "b1"):
-        raise ValueError(f"{code!r} is no type of numbers")
+        raise ValueError(f"{_shown(code)!r} is no type of numbers")
     is_big = isinstance(record.state, tuple) and record.state[1] == ">"
-    return np.dtype(code).newbyteorder(">" if is_big else "<")
+    return np.dtype(str(code)).newbyteorder(">" if is_big else "<")
 
 
 # ---------------------------------------------------------------------- pickles as data
@@ -153,6 +160,14 @@ class _Name(NamedTuple):
     """The dotted name of a class or function."""
 
     path: str
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as errors show it: the repr of containers that hold each other takes exponential time."""
+    if isinstance(value, str):
+        return value[:60]
+    is_small = isinstance(value, int) and value.bit_length() <= 64
+    return value if is_small or isinstance(value, (float, NoneType, Record)) else Record(type(value).__name__, ())
 
 
 MARK: Any = object()
@@ -225,8 +240,8 @@ class _Reader:
             if isinstance(stack[-1], dict):
                 stack[-1].update(_pairs(items))
         elif name in ("GLOBAL", "STACK_GLOBAL"):
-            parts = str(argument).split(" ") if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
-            stack.append(_Name(".".join(map(str, parts))))
+            parts = argument.split(" ") if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
+            stack.append(_Name(".".join(parts)))
         else:
             self._make(name)
 
@@ -235,7 +250,8 @@ class _Reader:
         stack = self.stack
         if name in ("REDUCE", "NEWOBJ"):
             made_by, arguments = stack.pop(-2), stack.pop()
-            stack.append(Record(getattr(made_by, "path", repr(made_by)), tuple(arguments)))
+            path = made_by.path if isinstance(made_by, _Name) else f"a {type(made_by).__name__}"
+            stack.append(Record(path, tuple(arguments)))
         elif name == "BUILD":
             state = stack.pop()
             if isinstance(stack[-1], Record):
@@ -251,4 +267,7 @@ class _Reader:
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
+    others = [key for key in items[::2] if not isinstance(key, (str, bytes, int, float, NoneType))]
+    if others:  # the hash of tuples that hold each other takes exponential time, or all of the stack
+        raise ValueError(f"a key of a dict is a {type(others[0]).__name__}")
     return dict(zip(items[::2], items[1::2], strict=True))

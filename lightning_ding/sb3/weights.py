@@ -72,12 +72,19 @@ class Weights:
         return self._tensors[name]
 
     def linear(self, name: str) -> Linear:
-        """Return a linear layer."""
-        return Linear(self.take(f"{name}.weight"), self.take(f"{name}.bias"))
+        """Return a linear layer.
+
+        Raises:
+            ValueError: If there is none, or its tensors do not fit each other.
+        """
+        weight, bias = self.take(f"{name}.weight"), self.take(f"{name}.bias")
+        fits = weight.ndim >= 2 and bias.shape == weight.shape[:1]
+        require(fits, f"the layer {name!r} of the model", "a weight and a bias", [weight.shape, bias.shape])
+        return Linear(weight, bias)
 
     def layers(self, prefix: str) -> list[Linear]:
         """Return the linear layers below a prefix, in order; other layers there are left."""
-        numbers = [number for number in self.below(prefix) if number.isdigit()]
+        numbers = [number for number in self.below(prefix) if number.isdecimal()]
         found = [f"{prefix}.{number}" for number in sorted(numbers, key=int)]
         return [self.linear(name) for name in found if f"{name}.weight" in self._tensors]
 

@@ -134,6 +134,16 @@ def test_doctor_prints_text_and_json(logs: Path, capsys: pytest.CaptureFixture[s
     assert names(json.loads(capsys.readouterr().out)) == ["short_horizon"]
 
 
+def test_doctor_leaves_out_the_last_row_that_a_killed_run_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("step,learn/obs_changing\n8,0.5\n16,0.25\n24,-")
+    found = doctor(tmp_path)
+    assert (found["rows"], found["metrics"]) == (2, {"step": 16, "learn/obs_changing": 0.25})
+    file.write_text("step,learn/obs_changing\n8,0.5\n16,0.25,7\n24,0.5\n")
+    with pytest.raises(ValueError, match=r"row 2 of '.*metrics\.csv' cannot be read"):
+        doctor(tmp_path)
+
+
 def test_doctor_says_that_a_config_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metrics.csv").write_text("step,learn/obs_changing,learn/dead_units\n8,0.0,\n16,0.0,0.5\n")
     main(["doctor", str(tmp_path)])

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from lightning_ding.callbacks.metrics import _over_ranks
 from lightning_ding.policy.base.metrics import MeanMetrics
 from lightning_ding.policy.base.update import rank_weights
 from tests.policy.own_policies import AveragedUpdates, OwnUpdates
@@ -63,12 +64,15 @@ def main(folder: Path, rank: int, world_size: int) -> None:
     dist.init_process_group("gloo", store, timedelta(seconds=60), world_size=world_size, rank=rank)
     metrics = MeanMetrics()
     metrics.add({"both": torch.tensor([1.0, 3.0]) + rank, **({"first": torch.tensor(5.0)} if rank == 0 else {})})
+    updates = MeanMetrics()
+    updates.add({"both": torch.tensor(1.0 + rank), **({"second": torch.tensor(5.0)} if rank == 1 else {})})
     found = {
         "apart": learn(make(OwnUpdates), rank),
         "late": learn(make(OwnUpdates), rank, first_round=1),
         "together": learn(make(AveragedUpdates), rank),
         "metrics": metrics.flush_over_ranks(),
         "nothing": MeanMetrics().flush_over_ranks(),
+        "logged": _over_ranks(updates, [10.0 * rank], [1], {}),
     }
     torch.save(found, folder / f"rank_{rank}.pt")
     dist.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +96,57 @@ def test_other_statistics_are_refused(changes: dict[str, Any], message: str, tmp
     file = written(classes.wrapper(**changes), tmp_path)
     with pytest.raises(ValueError, match=message):
         read_statistics(file, statistics_name)
+
+
+def _nested(changes: str) -> bytes:
+    """Return the pickle of a wrapper in which 60 tuples contain the one before twice: 2^60 in all."""
+    twice = b"".join(b"h%ch%c\x86q%c" % (number, number, number + 1) for number in range(60))
+    wrapper = VEC_NORMALIZE.rpartition(".")
+    head = f"c{wrapper[0]}\n{wrapper[2]}\n".encode() + b")\x81}("
+    entries = {"norm_obs": b"\x88", "norm_reward": b"\x89", "obs_rms": b"N", "ret_rms": b"N"}
+    entries |= {"clip_obs": b"G" + struct.pack(">d", 10.0), "clip_reward": b"N", changes: b"h\x3c"}
+    named = b"".join(b"X" + struct.pack("<I", len(name)) + name.encode() + value for name, value in entries.items())
+    return b"\x80\x02)q\x00" + twice + head + named + b"ub."
+
+
+@pytest.mark.parametrize("name", ["obs_rms", "clip_obs", "epsilon"])
+def test_tuples_that_contain_each_other_are_refused_at_once(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "forged.pkl"
+    file.write_bytes(_nested(name))
+    with pytest.raises(ValueError, match=r"forged\.pkl' must be .*, got <tuple>"):
+        read_statistics(file, statistics_name)
+
+
+def test_keys_and_names_that_are_tuples_are_refused_at_once() -> None:
+    twice = b"".join(b"h%ch%c\x86q%c" % (number, number, number + 1) for number in range(60))
+    with pytest.raises(ValueError, match="a key of a dict is a tuple"):
+        read_pickle(b"\x80\x02)q\x00" + twice + b"}h\x3cNs.")
+    with pytest.raises(TypeError):
+        read_pickle(b"\x80\x04)q\x00" + twice + b"h\x3ch\x3c\x93.")
+    assert read_pickle(b"\x80\x02)q\x00" + twice + b"h\x3c)R.").name == "a tuple"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clip_obs": None}, r"clip_obs of '.*' must be 10\.0, got None"),
+        ({"clip_obs": 1 << 4000}, r"clip_obs of '.*' must be 10\.0, got <int>"),
+        ({"epsilon": "x"}, r"epsilon of '.*' must be a number in \[0, 1\], got 'x'"),
+        ({"obs_rms": {5: 1}}, r"an entry of obs_rms of '.*' must be a text, got 5"),
+    ],
+)
+def test_values_of_other_types_are_named(
+    changes: dict[str, Any], message: str, tmp_path: Path, classes: Classes
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_statistics(written(classes.wrapper(**changes), tmp_path), statistics_name)
+
+
+@pytest.mark.parametrize("mean", [1 << 4000, np.dtype("f8"), None, (1, 2)])
+def test_mean_that_is_no_array_is_named(mean: Any, tmp_path: Path, classes: Classes) -> None:
+    moments = classes.moments(mean=mean, var=np.ones(()), count=1.0)
+    with pytest.raises(ValueError, match=r"the statistics 'obs' of '.*' cannot be read"):
+        read_statistics(written(classes.wrapper(obs_rms=moments), tmp_path), statistics_name)
 
 
 def test_statistics_of_objects_or_of_infinite_numbers_are_refused(tmp_path: Path, classes: Classes) -> None:

@@ -5,6 +5,7 @@ Shapes: B batch, U minibatches of a round.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from lightning_ding.policy.base.trainer import shorten_rounds
 from lightning_ding.policy.base.update.rank_weights import WeightComparison
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 
+logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
 
 
@@ -50,7 +52,7 @@ class RoundLearner:
         """The rewards that the policy learns from."""
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
-        self._policy, self._comparison = policy, WeightComparison()
+        self._policy, self._comparison, self._has_warned = policy, WeightComparison(), False
         self._position = 0  # before the round; schedules are evaluated there
 
     def note_start(self) -> None:
@@ -110,8 +112,17 @@ class RoundLearner:
         is_round = not isinstance(batch, (Mapping, Sequence))
         drawn = batch.drawn if is_round else None  # normalised already
         raw = notes.data if is_round else batch
-        rows = drawn if drawn is not None or not isinstance(raw, dict) else policy.normaliser.normalise_batch(raw)
-        return vitals(policy, rows, report, notes, has_env_reward=self.rewards.model is None)
+        try:
+            is_normal = drawn is not None or not isinstance(raw, dict)
+            rows = drawn if is_normal else policy.normaliser.normalise_batch(raw)
+            found = vitals(policy, rows, report, notes, has_env_reward=self.rewards.model is None)
+        except Exception as error:  # what a policy of a user stores and reports may be anything; learning goes on
+            if not self._has_warned:
+                self._has_warned = True
+                text = "the rounds of %s cannot be measured, so symptoms of its networks and data are not found: %s: %s"
+                logger.warning(text, type(policy).__name__, type(error).__name__, error)
+            return {}
+        return {name: value for name, value in found.items() if name not in report}  # which is of every update
 
     def _update_in_turn(self, batch: Round) -> dict[str, Any]:
         is_raw = batch.drawn is None  # otherwise it was normalised when it was prepared

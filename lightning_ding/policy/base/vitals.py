@@ -38,6 +38,8 @@ class RoundNotes:
 
     norms: dict[int, list[Tensor]] = field(default_factory=dict)
     """Norms of the gradients before clipping, scalars, by the index of their optimizer."""
+    limits: dict[int, float | None] = field(default_factory=dict)
+    """Norms from which they were clipped, by the same index; None for no clipping."""
     data: Batch | None = None
     """The learning data of the last pass over a rollout, or the last minibatch, raw, of a prioritised buffer."""
 
@@ -72,8 +74,9 @@ def _leading_axes(rows: Mapping[str, Any]) -> int:
     Rewards in DI-engine's form, with an axis of steps first, are not counted.
     """
     reward, obs = rows.get("reward"), next(_entries(rows["obs"]), None)
-    is_same = reward is not None and obs is not None and obs.shape[: reward.ndim] == reward.shape
-    return int(reward.ndim) if is_same else 1
+    if reward is None or obs is None or obs.shape[: reward.ndim] != reward.shape:
+        return 1
+    return int(reward.ndim)
 
 
 # ---------------------------------------------------------------------- gradients and values
@@ -82,15 +85,15 @@ def _leading_axes(rows: Mapping[str, Any]) -> int:
 def _of_gradients(updater: Any, notes: RoundNotes) -> dict[str, Tensor]:
     """Return the mean norm of the gradient before clipping of each optimizer, and the share that was clipped."""
     found: dict[str, Tensor] = {}
-    limit = updater.clip.norm
     for index, optimizer in enumerate(updater.optimizers):
         end = f"_{index}" if index else ""
         if index in notes.norms:
-            norms = torch.stack(notes.norms[index])
+            norms, limit = torch.stack(notes.norms[index]), notes.limits.get(index)
             if limit is not None:
                 found[f"clipped_gradients{end}"] = (norms > limit).float().mean()
         else:  # nothing needed the norm of an update; the gradient of the last one is still there
-            left = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+            grads = [one.grad for group in optimizer.param_groups for one in group["params"]]
+            left = [one for one in grads if one is not None and one.layout == torch.strided]
             if not left:
                 continue
             norms = get_total_norm(left)
@@ -106,6 +109,9 @@ def _of_values(policy: Any, report: Mapping[str, Any], notes: RoundNotes) -> dic
         value, target = policy._returns_of(data["value"]), policy._returns_of(data["return"])
     if not isinstance(value, Tensor) or not isinstance(target, Tensor) or target.numel() < 2:
         return {}
+    number = min(value.ndim, target.ndim)  # of the last axes, which both have; members of an ensemble come first
+    if value.shape[value.ndim - number :] != target.shape[target.ndim - number :]:
+        return {}  # a policy of a user may report them of other actions, or of other states
     value, target = value.float(), target.float()
     spread = target.var()
     explained = torch.where(spread > 0, 1 - (target - value).var() / spread, torch.zeros_like(spread))
@@ -118,6 +124,8 @@ def _of_values(policy: Any, report: Mapping[str, Any], notes: RoundNotes) -> dic
 
 def _of_rewards(reward: Tensor) -> dict[str, Tensor]:
     reward = reward.float()
+    if not reward.numel():
+        return {}
     return {
         "reward_mean": reward.mean(),
         "reward_std": reward.std(unbiased=False),
@@ -127,10 +135,12 @@ def _of_rewards(reward: Tensor) -> dict[str, Tensor]:
 
 def _of_observations(obs: Any) -> dict[str, Tensor]:
     """Return statistics of observations as the network sees them, and the share of entries that ever change."""
-    parts = [part.reshape(len(part), -1).float() for part in _entries(obs)]
+    parts = [part.reshape(len(part), math.prod(part.shape[1:])).float() for part in _entries(obs)]
     if not parts or len(parts[0]) < 2:
         return {}
     x = torch.cat(parts, 1)
+    if not x.numel():
+        return {}
     changing = (x.amax(0) > x.amin(0)).float().mean()
     return {"obs_mean": x.mean(), "obs_std": x.std(), "obs_abs_max": x.abs().max(), "obs_changing": changing}
 
@@ -207,9 +217,11 @@ def _random_numbers_kept(policy: Any) -> Iterator[None]:
     """Restore the generators of torch and of the policy afterwards."""
     state = policy.rng.bit_generator.state
     devices = [policy.device] if policy.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
-    policy.rng.bit_generator.state = state
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        policy.rng.bit_generator.state = state
 
 
 def _of_actor(policy: Any, report: Mapping[str, Any], obs: Any) -> dict[str, Tensor]:

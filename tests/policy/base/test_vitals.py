@@ -11,8 +11,9 @@ import torch
 from lightning import seed_everything
 from torch import Tensor, nn
 
-from lightning_ding.policy import A2CPolicy, DQNPolicy
+from lightning_ding.policy import A2CPolicy, DQNPolicy, SACPolicy
 from lightning_ding.policy.base.round import RoundLearner
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.vitals import (
     RoundNotes,
     _ActivationCounter,
@@ -56,13 +57,26 @@ def test_constant_targets_have_no_variance_to_explain() -> None:
 def test_gradient_norms_are_averaged_and_the_clipped_ones_counted() -> None:
     optimizers = [torch.optim.SGD([nn.Parameter(torch.zeros(2))], 0.1) for _ in range(2)]
     optimizers[1].param_groups[0]["params"][0].grad = torch.tensor([3.0, 4.0])
-    updater = SimpleNamespace(optimizers=optimizers, clip=SimpleNamespace(norm=1.0))
-    notes = RoundNotes(norms={0: [torch.tensor(0.5), torch.tensor(1.5), torch.tensor(4.0)]})
+    updater = SimpleNamespace(optimizers=optimizers)
+    norms = [torch.tensor(0.5), torch.tensor(1.5), torch.tensor(4.0)]
+    notes = RoundNotes(norms={0: norms}, limits={0: 1.0})
     assert numbers(_of_gradients(updater, notes)) == {
         "clipped_gradients": 2 / 3,
         "grad_norm": 2.0,
         "grad_norm_1": 5.0,  # of the gradient that is left, because no update needed its norm
     }
+
+
+def test_norms_of_gradients_that_are_not_clipped_are_not_counted_as_clipped() -> None:
+    policy = SACPolicy({"model": {"obs_shape": 2, "action_shape": 1}, "learn": {"grad_clip_norm": 0.1}})
+    policy.updater.notes = notes = RoundNotes()
+    for index, clip in ((0, None), (2, NO_CLIP)):
+        parameter = policy.updater.optimizers[index].param_groups[0]["params"][0]
+        parameter.grad = torch.ones_like(parameter)
+        policy.updater.step(parameter.sum(), index, clip or policy.updater.clip, torch.tensor(5.0))
+    found = _of_gradients(policy.updater, notes)
+    assert (float(found["clipped_gradients"]), float(found["grad_norm_2"])) == (1.0, 5.0)
+    assert "clipped_gradients_2" not in found
 
 
 def test_only_entries_that_differ_between_transitions_change() -> None:
@@ -132,6 +146,45 @@ def test_a_report_without_tensors_is_left_alone() -> None:
     policy = actor(shape=2, space="discrete", on_policy=True)
     assert _of_actor(policy, {"entropy_loss": 0.5}, None) == {}
     assert _of_values(policy, {"q_value": 1.0, "target_q_value": 2.0}, RoundNotes()) == {}
+
+
+def test_values_of_other_actions_than_the_targets_are_left_alone() -> None:
+    report = {"q_value": torch.rand(4, 3), "target_q_value": torch.rand(4)}
+    assert _of_values(SimpleNamespace(), report, RoundNotes()) == {}
+    ensemble = {"q_value": torch.ones(2, 3), "target_q_value": torch.tensor([1.0, 2.0, 3.0])}
+    assert float(_of_values(SimpleNamespace(), ensemble, RoundNotes())["target_mean"]) == 2.0
+
+
+def test_empty_entries_of_observations_have_no_statistics() -> None:
+    obs = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.zeros(2, 0)}
+    assert float(_of_observations(obs)["obs_mean"]) == 2.0
+    assert _of_observations(torch.zeros(2, 0)) == {}
+
+
+class OddPolicy(DQNPolicy):
+    """A policy of a user."""
+
+    temperature = 1.0
+
+
+def test_round_that_cannot_be_measured_is_named_once_and_learned_from(caplog: pytest.LogCaptureFixture) -> None:
+    policy = OddPolicy({"model": {"obs_shape": 2, "action_shape": 2}})
+    learner, before = policy.learner, policy.rng.bit_generator.state
+    for _ in range(2):
+        learner.observe_next_round()
+        batch = {"obs": torch.zeros(3, 2), "reward": torch.zeros(3)}
+        assert learner._measure(batch, {"log_prob": torch.zeros(3), "max_entropy": "much"}) == {}
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.startswith("the rounds of OddPolicy cannot be measured")
+    assert (policy.updater.notes, policy.rng.bit_generator.state) == (None, before)
+
+
+def test_metric_that_the_policy_reports_itself_is_not_mixed_with_that_of_the_round() -> None:
+    policy = DQNPolicy({"model": {"obs_shape": 2, "action_shape": 2}})
+    policy.learner.observe_next_round()
+    found = policy.learner._measure({"obs": torch.rand(3, 2), "reward": torch.ones(3)}, {"obs_mean": torch.ones(())})
+    assert "obs_std" in found
+    assert "obs_mean" not in found
 
 
 def test_data_age_counts_the_updates_since_collecting() -> None:

@@ -153,6 +153,7 @@ class Updater:
             norm = get_total_norm(gradients)
         if self.notes is not None and norm is not None:
             self.notes.norms.setdefault(index, []).append(norm)
+            self.notes.limits[index] = clip.norm
         if self.guard.allows(optimizer, index, loss, gradients, norm):
             clip_gradients(gradients, clip, norm)
             self._step_optimizer(optimizer, index, gradients, trainer)
