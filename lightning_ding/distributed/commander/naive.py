@@ -25,7 +25,7 @@ class NaiveParallelCommander(BaseParallelCommander):
     @override
     def get_learner_task(self) -> TaskInfo | None:
         task_id = self._take_room(self.learner_task_space, "learner_task")
-        return None if task_id is None else self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=False)
+        return None if task_id is None else self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=self._train_iter > 0)
 
     @override
     def needed_policies(self) -> set[str]:
