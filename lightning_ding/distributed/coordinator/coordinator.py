@@ -53,7 +53,8 @@ class Coordinator(WorkerEndpoint, DirectCalls):
 
     Raises:
         ValueError: If the config does not fit, the folder holds files of another run and ``resume`` is false, or no
-            run that can be continued and ``resume`` is true, or, without ``store``, another coordinator uses the folder.
+            run that can be continued and ``resume`` is true, or, without ``store``, another coordinator uses the
+            folder.
     """
 
     def __init__(

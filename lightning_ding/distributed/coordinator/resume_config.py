@@ -107,7 +107,7 @@ def check_folder(folder: Path, resume: bool) -> None:
         resume: Whether a run is to be resumed.
 
     Raises:
-        ValueError: If the folder holds files of a run and ``resume`` is false, or no unfinished run and ``resume`` is
+        ValueError: If the folder holds files of a run and ``resume`` is false, or no state of a run and ``resume`` is
             true.
     """
     if not resume and not holds_run(folder) and (folder / "learner").exists():
@@ -123,7 +123,7 @@ def check_folder_of_coordinator(folder: Path, resume: bool) -> None:
         resume: Whether a run is to be resumed.
 
     Raises:
-        ValueError: If the folder holds files of another run and ``resume`` is false, or no unfinished run and
+        ValueError: If the folder holds files of another run and ``resume`` is false, or no state of a run and
             ``resume`` is true.
     """
     name, files = name_of(folder), folder / COORDINATOR

@@ -293,9 +293,7 @@ class RunState:
     def _keep_newest(self) -> None:
         """Keep one snapshot of each buffer and the newest weights, with a record of the end."""
         with self.lock:
-            self._end = record_of_end(
-                self.config, self.scheduler.ended_by, self.env_step(), self.results.train_iter
-            )
+            self._end = record_of_end(self.config, self.scheduler.ended_by, self.env_step(), self.results.train_iter)
             self.changed()
         self.commit()
         self.save()

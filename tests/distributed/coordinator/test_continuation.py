@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.distributed import ParallelConfig
 from lightning_ding.distributed.coordinator import finished_run
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
+from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.in_process import MemoryStore
 from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both, config, transitions
 
@@ -82,7 +85,7 @@ def test_buffer_counts_ratio_and_versions_continue_with_new_tasks_and_another_en
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (result["env_step"], result["train_iter"], result["episodes"]) == (16, 12, 2)
     assert run.rows()["reward"] == list(range(16))
-    with pytest.raises(ValueError, match="of 16 env steps and 12 updates: raise main.max_env_step, which is 16,"):
+    with pytest.raises(ValueError, match=r"of 16 env steps and 12 updates: raise main\.max_env_step, which is 16,"):
         again(run)
 
 
@@ -108,7 +111,7 @@ def test_finished_run_whose_coordinator_is_killed_before_its_first_answer_contin
     run.restart()
     run.restart()
     assert run.coordinator.status()["env_step"] == 8
-    learner, collector = both(run)
+    _, collector = both(run)
     collector.send(transitions(first=8))
     assert not run.coordinator.system_shutdown_flag
 
@@ -128,7 +131,7 @@ def test_coordinator_that_is_killed_while_its_run_ends_still_ends_it(tmp_path: P
 
 def test_workers_that_were_lost_at_the_end_leave_no_task(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", main={"max_env_step": 4}))
-    learner, collector = both(run)
+    _, collector = both(run)
     collector.send(transitions())
     run.coordinator.close()  # before a worker has reported its end
     again(run, max_env_step=16)
@@ -192,6 +195,31 @@ def test_packed_weights_that_are_truncated_are_published_again_by_the_learner(
     assert run.coordinator.run.weights.policy_version(learner.info()["policy_id"]) == 6
 
 
+def test_weights_of_former_players_are_kept_and_can_be_removed_later(tmp_path: Path) -> None:
+    store = MemoryStore()
+    weights = PublishedWeights(tmp_path / "policies.json", store)
+    for version, snapshot in ((1, None), (2, "main_at_2"), (3, None)):
+        handle = store.put("policy", {"weight": torch.tensor([float(version)])}, {"about": f"version {version}"})
+        weights.publish("main", version, handle, snapshot)
+    weights.pack()
+    store = MemoryStore()
+    again = PublishedWeights(tmp_path / "policies.json", store)
+    again.load()
+    found = {name: again.newer(name, -1) for name in again.serials()}
+    assert {name: (one["serial"], one["policy_version"]) for name, one in found.items()} == {
+        "main": (3, 3),
+        "main_at_2": (1, 2),
+    }
+    blocks = {name: store.get(one["handle"]) for name, one in found.items()}
+    assert {name: (one.tensors["weight"].item(), one.metadata["about"]) for name, one in blocks.items()} == {
+        "main": (3.0, "version 3"),
+        "main_at_2": (2.0, "version 2"),
+    }
+    assert not (tmp_path / "policies").exists()
+    again.keep_only({"main"})
+    assert (list(again.serials()), len(store)) == (["main"], 1)
+
+
 @pytest.mark.parametrize("listens", [True, False])
 def test_finished_run_without_a_larger_limit_names_it_and_changes_nothing(tmp_path: Path, listens: bool) -> None:
     run = finished(tmp_path)
@@ -244,7 +272,8 @@ LEAGUE_OF_08 = {"commander": {"type": "one_vs_one", "league": {"win_rate": 0.8}}
             "evaluation",
             {"stop_value": 9.0, **LEAGUE},
             {"stop_value": 9.0, **LEAGUE},
-            "raise main.env.stop_value, which is 9.0, or raise system.coordinator.commander.league.win_rate, which is 0.6,",
+            "raise main.env.stop_value, which is 9.0, "
+            "or raise system.coordinator.commander.league.win_rate, which is 0.6,",
         ),
         (
             "learner",
@@ -284,8 +313,10 @@ def test_run_whose_learner_has_no_checkpoint_left_does_not_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    run = finished(tmp_path)
-    with pytest.raises(ValueError, match=r"a finished run without a whole checkpoint of its learner in .*run/learner"):
-        again(run, max_env_step=16)
-    run.cfg["system"]["comm_learner"] = "a class that keeps its checkpoints elsewhere"
-    again(run, max_env_step=16)
+    was, now = with_limits(max_env_step=8), with_limits(exp_name=str(tmp_path))
+    end = record_of_end(was, "max_env_step", env_step=8, train_iter=6)
+    with pytest.raises(ValueError, match=rf"without a whole checkpoint of its learner in {tmp_path}/learner, from"):
+        check_end(end, now)
+    check_end({**end, "train_iter": 0}, now)  # it has learned nothing
+    own = replace(now, system=replace(now.system, comm_learner="keeps its checkpoints elsewhere"))
+    check_end(end, own)
