@@ -97,6 +97,9 @@ class MainConfig:
     """Number of collected env steps at which the run ends; None for no limit."""
     max_train_iter: int | None = None
     """Number of updates at which the run ends; None for no limit."""
+    keep_data: bool = True
+    """Whether a finished run keeps its replay buffer and newest weights in the folder ``coordinator``, from which
+    ``--resume`` with a larger limit continues it."""
     norm_obs: bool = False
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
 

@@ -51,7 +51,7 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
     wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     with ExitStack() as held:
         try:
-            check_unused_folder(folder, resume)
+            check_unused_folder(cfg, resume)
             held.enter_context(FolderLock(folder))
             # Another program may use the port of an earlier coordinator.
             (folder / ADDRESS_FILE).unlink(missing_ok=True)

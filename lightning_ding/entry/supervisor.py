@@ -17,6 +17,7 @@ from typing import Any
 
 from lightning_ding.config import to_dict
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
 from lightning_ding.distributed.coordinator.folder_lock import require_unused
 from lightning_ding.distributed.coordinator.resume_config import check_folder, holds_run
 from lightning_ding.distributed.stop_signals import handled
@@ -55,13 +56,16 @@ class RunSupervisor:
         self._folder = Path(cfg.main.exp_name)
         require_unused(self._folder)
         check_folder(self._folder, resume)
+        check_continuation(cfg)
         logs = self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         get_transport(cfg.system.transport).make_secret(cfg)
         config = self._folder / "config.json"
         config.write_text(json.dumps(to_dict(cfg), indent=1))
         self._result_file = self._folder / "result.json"
-        self._result_file.unlink(missing_ok=True)
+        if end_of(self._folder) is None:
+            self._result_file.unlink(missing_ok=True)
+        self._earlier_result = _stamp(self._result_file)  # which the coordinator deletes when the run continues
         (self._folder / ADDRESS_FILE).unlink(missing_ok=True)
 
         def child(role: str, number: int) -> Child:
@@ -95,6 +99,9 @@ class RunSupervisor:
             raise SystemExit(BY_SIGNAL + self._received[0])
         return self._result()
 
+    def _has_result(self) -> bool:
+        return _stamp(self._result_file) not in (None, self._earlier_result)
+
     def _all(self) -> list[Child]:
         return [self.coordinator, *self.workers]
 
@@ -102,7 +109,7 @@ class RunSupervisor:
         for child in self._all():
             child.show_news()
             code = child.poll()
-            if child is self.coordinator and code is not None and (code == 0 or self._result_file.exists()):
+            if child is self.coordinator and code is not None and (code == 0 or self._has_result()):
                 return True
             if code == 0:  # the run is over for it; a restarted coordinator would need it again
                 child.has_left = True
@@ -165,6 +172,15 @@ class RunSupervisor:
         if result.get("error") is not None:
             raise RunFailedError(f"the run was given up, see {self.coordinator.log.parent}: {result['error']}")
         return result
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another one that replaces it; None if there is no file."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _meaning(code: int) -> str:

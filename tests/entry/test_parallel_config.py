@@ -132,7 +132,7 @@ def test_folder_with_a_run_needs_resume_or_another_name(file: Path, capsys: pyte
     Path("old/coordinator").mkdir(parents=True)
     Path("old/coordinator/state.json").touch()
     line = error_of("parallel", "--config", file, capsys=capsys)
-    assert "main.exp_name='old' contains a run: --resume continues it, or choose another folder" in line
+    assert "main.exp_name='old' contains a run: --resume continues it, a finished one with a larger limit" in line
 
 
 def test_folder_with_a_run_that_is_over_needs_another_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.finished_run import limits_of
 from lightning_ding.distributed.flask_fs.auth import read_token
 from lightning_ding.entry import supervisor
 from lightning_ding.entry import supervisor as child
@@ -40,6 +41,13 @@ def run(folder: Path, restarts: int = 2, resume: bool = False, **plan: list[Any]
     made = RunSupervisor(cfg, resume)
     (folder / "plan.json").write_text(json.dumps(WORK | plan))
     return made.run()
+
+
+def write_state(folder: Path, end: dict[str, Any] | None = None) -> None:
+    """Write the state of a run; with the record of its end, that of a finished one."""
+    (folder / "coordinator").mkdir(parents=True)
+    state: dict[str, Any] = {"scheduler": {}, "results": {}, "buffers": {}, "fixed": {}, "finished": end}
+    (folder / "coordinator" / "state.json").write_text(json.dumps(state))
 
 
 def starts(folder: Path, role: str) -> list[str]:
@@ -80,8 +88,7 @@ def test_coordinator_that_dies_is_started_again_and_resumes_what_it_had_saved(fo
     assert ["--resume" in line for line in starts(folder, "coordinator")] == [False, False]
     assert all("address=False" in line for line in starts(folder, "coordinator"))  # no worker sends anything to it
     other = folder.with_name("other")
-    (other / "coordinator").mkdir(parents=True)
-    (other / "coordinator" / "state.json").touch()
+    write_state(other)
     run(other, resume=True, coordinator=["kill", "finish"])
     assert ["--resume" in line for line in starts(other, "coordinator")] == [True, True]
 
@@ -137,9 +144,21 @@ def test_run_over_without_a_result_is_a_failure(folder: Path) -> None:
         run(folder, coordinator=[0])
 
 
+def test_result_of_a_finished_run_stays_if_its_coordinator_cannot_continue_and_is_replaced_if_it_can(
+    folder: Path,
+) -> None:
+    limits = limits_of(resolve(ParallelConfig, {"main": {"max_env_step": 8}}))
+    write_state(folder, {"ended_by": "max_env_step", "env_step": 8, "train_iter": 0, "limits": limits})
+    result = folder / "result.json"
+    result.write_text('{"env_step": 8}')
+    with pytest.raises(RunFailedError, match="coordinator-0 ended with exit code 2"):
+        run(folder, resume=True, coordinator=[2])
+    assert result.read_text() == '{"env_step": 8}'
+    assert run(folder, resume=True) == {"env_step": 7}
+
+
 def test_second_run_does_not_disturb_a_running_one(folder: Path) -> None:
-    (folder / "coordinator").mkdir(parents=True)
-    (folder / "coordinator" / "state.json").touch()
+    write_state(folder)
     kept = {name: folder / name for name in ("config.json", "coordinator.json", "result.json")}
     for name, file in kept.items():
         file.write_text(name)
@@ -161,8 +180,7 @@ def test_run_without_a_token_makes_one_that_only_its_owner_can_read(
     assert token is not None
     assert len(token) == 64
     assert (folder / "token").stat().st_mode & 0o777 == 0o600
-    (folder / "coordinator").mkdir()
-    (folder / "coordinator" / "state.json").touch()
+    write_state(folder)
     run(folder, resume=True)
     assert read_token(None, folder) == token
     monkeypatch.setenv("LIGHTNING_DING_TOKEN", "x" * 16)

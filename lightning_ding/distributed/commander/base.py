@@ -149,6 +149,10 @@ class BaseParallelCommander(ABC):
         self._train_iter = state["learner_step"]
         self._task_number = state["task_number"]
 
+    def reopen(self) -> None:
+        """Forget what ended the run; called when a finished run continues, after ``load_state_dict``."""
+        return
+
     # ------------------------------------------------------------------ contents of a task
 
     def _next_task_id(self, kind: str) -> str:

@@ -25,7 +25,8 @@ class NaiveParallelCommander(BaseParallelCommander):
     @override
     def get_learner_task(self) -> TaskInfo | None:
         task_id = self._take_room(self.learner_task_space, "learner_task")
-        return None if task_id is None else self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=False)
+        has_learned = self._train_iter > 0
+        return None if task_id is None else self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=has_learned)
 
     @override
     def needed_policies(self) -> set[str]:

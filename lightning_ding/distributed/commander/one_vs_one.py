@@ -114,6 +114,11 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         self._next_is_random = state["next_is_random"]
         self._reached, self._beaten = state["reached"], state["beaten"]
 
+    @override
+    def reopen(self) -> None:
+        super().reopen()
+        self._reached = self._beaten = False
+
 
 RANDOM = "random"
 """Policy id of the player that moves at random and has no weights."""

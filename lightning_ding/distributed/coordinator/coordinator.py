@@ -24,6 +24,7 @@ from lightning_ding.distributed.commander.base import BaseParallelCommander, cre
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
 from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
 from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
+from lightning_ding.distributed.coordinator.finished_run import check_continuation
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock, require_unused
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
@@ -52,7 +53,8 @@ class Coordinator(WorkerEndpoint, DirectCalls):
 
     Raises:
         ValueError: If the config does not fit, the folder holds files of another run and ``resume`` is false, or no
-            unfinished run and ``resume`` is true, or, without ``store``, another coordinator uses the folder.
+            run that can be continued and ``resume`` is true, or, without ``store``, another coordinator uses the
+            folder.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             return self.run.lock.wait_for(self.scheduler.is_known_to_all, timeout)
 
     def close(self) -> None:
-        """Stop. If the run is over, write the result and delete other files; otherwise save it for a later start.
+        """Stop. If the run is over, write the result; keep what a later start needs, see ``main.keep_data``.
 
         A coordinator that listens itself first waits until the workers of a run that is over have been notified.
         """
@@ -166,7 +168,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         if self.scheduler.is_over:
             self.run.write_result()
         if self.scheduler.is_over and self.failure is None:
-            self.run.remove()
+            self.run.finish()
         else:
             self.save()
         self._lock.release()
@@ -177,7 +179,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         allowed = f"given with the transport {self.config.system.transport!r}, which starts all processes itself"
         require(not transport.runs_alone, "store", allowed, None)
         transport.check(self.config)
-        check_unused_folder(Path(self.config.main.exp_name), resume)
+        check_unused_folder(self.config, resume)
         self._lock.acquire()
         transport.make_secret(self.config)
         return transport.make_store(self.config)
@@ -237,24 +239,26 @@ class Coordinator(WorkerEndpoint, DirectCalls):
     def answer_shutdown(self, message: Message) -> Message:
         """End the run."""
         with self.run.lock:
-            self.scheduler.end()
+            self.scheduler.end("shutdown")
             self.run.changed()
         return {}
 
 
-def check_unused_folder(folder: Path, resume: bool) -> None:
-    """Check that a coordinator can start in a folder, before anything is written there.
+def check_unused_folder(config: ParallelConfig, resume: bool) -> None:
+    """Check that a coordinator can start in the folder of a run, before anything is written there.
 
     Args:
-        folder: ``main.exp_name`` of the run.
+        config: Config of the run.
         resume: Whether a run is to be resumed.
 
     Raises:
         ValueError: If another coordinator uses the folder, it holds files of another run and ``resume`` is false, or no
-            unfinished run and ``resume`` is true.
+            run that can be continued and ``resume`` is true.
     """
+    folder = Path(config.main.exp_name)
     require_unused(folder)
     check_folder_of_coordinator(folder, resume)
+    check_continuation(config)
 
 
 def announce(folder: Path, server: Server) -> None:

@@ -239,7 +239,7 @@ class CollectorEndpoint(Endpoint):
             self.scheduler.note_progress(task)
         limit = self.run.config.main.max_env_step
         if limit is not None and not self.scheduler.is_over and self.run.env_step() >= limit:
-            self.scheduler.end()
+            self.scheduler.end("max_env_step")
             self.run.changed()
 
 

@@ -269,6 +269,18 @@ class Snapshots:
                 shutil.rmtree(other, ignore_errors=True)
         self.superfluous = 0 if before is None else before[1]
 
+    def delete_older(self) -> None:
+        """Delete all snapshots but the newest one that can be used, so that no start needs the entries before it.
+
+        Nothing is deleted if this process has neither loaded nor written one.
+        """
+        if self._newest is None:
+            return
+        newest, self.superfluous = self._newest
+        for folder in self.newest_first():
+            if folder != newest:
+                shutil.rmtree(folder, ignore_errors=True)
+
 
 def renamed(saved: Mapping[str, Any], **names: str) -> dict[str, Any]:
     """Return a saved mapping with the current names of its keys.

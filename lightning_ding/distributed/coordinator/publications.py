@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+import shutil
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.distributed.block_files import read_block, write_block
 from lightning_ding.distributed.coordinator.journal import renamed
-from lightning_ding.distributed.transport import Message, Store
+from lightning_ding.distributed.transport import Message, Refusal, Store
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ class Publication:
 class PublishedWeights:
     """The newest publications of each policy, indexed in a file; must not be used from several threads at once.
 
+    When the run is finished, :meth:`pack` moves the weights into files beside the index, because the store is emptied.
+
     The file is only synced when a snapshot is added or removed. Otherwise syncing would take longer than the rest of a
     publication, and after a power failure the learner publishes again anyway.
 
@@ -41,6 +45,7 @@ class PublishedWeights:
 
     def __init__(self, file: Path, store: Store) -> None:
         self._file = file
+        self._folder = file.with_suffix("")  # of packed weights
         self._store = store
         self._published: dict[str, list[Publication]] = {}
         self._snapshots: set[str] = set()
@@ -103,8 +108,26 @@ class PublishedWeights:
             self._is_written = False
         self.write()
 
+    def pack(self) -> None:
+        """Write the newest weights of each policy into files, from which :meth:`load` puts them into a store again.
+
+        Raises:
+            OSError: If a file cannot be written; then the index still names the blocks in the store.
+        """
+        self._folder.mkdir(exist_ok=True)
+        for number, (name, known) in enumerate(sorted(self._published.items())):
+            try:
+                block = self._store.get(known[-1].handle)
+            except Refusal as refusal:
+                self._lose(name, refusal)
+                continue
+            write_block(file := self._folder / f"{number}.safetensors", *block)
+            self._published[name] = [replace(known[-1], handle=file.name)]
+        self._is_written = False
+        self.write()
+
     def load(self) -> None:
-        """Read the file, if there is one."""
+        """Read the file, if there is one, and put packed weights into the store."""
         if self._file.exists():
             try:
                 content = json.loads(self._file.read_text())
@@ -114,6 +137,7 @@ class PublishedWeights:
                 logger.error("%s is truncated, and the weights in it are lost: %s", self._file, error)
                 return
             self._snapshots, self._published = snapshots, published
+            self._unpack()
 
     def write(self, is_synced: bool = True) -> None:
         """Write the index unless it is on the disk, and only then delete the blocks that are not in it any more.
@@ -132,6 +156,25 @@ class PublishedWeights:
             one = self._gone.pop()
             if one.handle not in kept:
                 self._store.delete(one.handle)
+
+    def _lose(self, policy_id: str, why: Refusal) -> None:
+        logger.error("the weights of %s are lost: %s", policy_id, why.reason)
+        del self._published[policy_id]
+        self._snapshots.discard(policy_id)
+
+    def _unpack(self) -> None:
+        packed = {name: known[-1] for name, known in self._published.items() if isinstance(known[-1].handle, str)}
+        for name, one in packed.items():
+            try:
+                block = read_block(self._folder / one.handle, 2**62)
+            except Refusal as refusal:
+                self._lose(name, refusal)
+                continue
+            self._published[name] = [replace(one, handle=self._store.put("policy", *block))]
+        if packed:
+            self._is_written = False
+            self.write()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _publication_of(saved: Any) -> Publication:

@@ -258,6 +258,16 @@ class Replay:
         """
         self.journal.delete_until(self.snapshots.superfluous)
 
+    def keep_newest_snapshot(self) -> None:
+        """Delete all snapshots but the newest, and the entries of the journal that it contains.
+
+        Raises:
+            OSError: If a file cannot be deleted.
+        """
+        with self._snapshot_lock:
+            self.snapshots.delete_older()
+        self.delete_saved_entries()
+
     def _write_snapshot(self, over: set[str]) -> tuple[tuple[int, int], int] | None:
         """Write a snapshot that no entry is missing in; return None if nothing has changed.
 

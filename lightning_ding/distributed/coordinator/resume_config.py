@@ -107,7 +107,7 @@ def check_folder(folder: Path, resume: bool) -> None:
         resume: Whether a run is to be resumed.
 
     Raises:
-        ValueError: If the folder holds files of a run and ``resume`` is false, or no unfinished run and ``resume`` is
+        ValueError: If the folder holds files of a run and ``resume`` is false, or no state of a run and ``resume`` is
             true.
     """
     if not resume and not holds_run(folder) and (folder / "learner").exists():
@@ -123,16 +123,19 @@ def check_folder_of_coordinator(folder: Path, resume: bool) -> None:
         resume: Whether a run is to be resumed.
 
     Raises:
-        ValueError: If the folder holds files of another run and ``resume`` is false, or no unfinished run and
+        ValueError: If the folder holds files of another run and ``resume`` is false, or no state of a run and
             ``resume`` is true.
     """
-    name, files = _name(folder), folder / COORDINATOR
+    name, files = name_of(folder), folder / COORDINATOR
     if holds_run(folder):
         if not resume:
-            raise ValueError(f"{name} contains a run: --resume continues it, or choose another folder")
+            raise ValueError(
+                f"{name} contains a run: --resume continues it, a finished one with a larger limit such as "
+                "main.max_env_step, or choose another folder"
+            )
         return
     if (folder / "result.json").exists():
-        raise _is_over(folder)
+        raise _has_no_data(folder) if resume else _is_over(folder)
     left = next((file for file in files.rglob("[!.]*") if file.is_file()), None)
     if left is not None:
         raise ValueError(
@@ -159,8 +162,16 @@ def read_state(file: Path) -> dict[str, Any]:
 
 
 def _is_over(folder: Path) -> ValueError:
-    return ValueError(f"{_name(folder)} contains a finished run: choose another folder")
+    return ValueError(f"{name_of(folder)} contains a finished run: choose another folder")
 
 
-def _name(folder: Path) -> str:
+def _has_no_data(folder: Path) -> ValueError:
+    return ValueError(
+        f"{name_of(folder)} contains a finished run without its data, which main.keep_data=false deletes, so it cannot "
+        "be continued: choose another folder"
+    )
+
+
+def name_of(folder: Path) -> str:
+    """Return the name of a run's folder in messages."""
     return f"main.exp_name={str(folder)!r}"

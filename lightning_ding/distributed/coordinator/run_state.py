@@ -19,6 +19,7 @@ from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
+from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
@@ -54,7 +55,7 @@ class RunState:
 
     Raises:
         ValueError: If the folder holds files of another run and ``resume`` is false, or ``resume`` is true and it
-            holds no unfinished run, or one that is damaged or cannot be resumed with this config.
+            holds no run, or one that is damaged or cannot be continued with this config.
     """
 
     def __init__(
@@ -83,14 +84,18 @@ class RunState:
         """Lock of everything except the buffers, whose separate locks must not be held while acquiring this one."""
         self._buffers: dict[str, dict[str, Any]] = {}
         self._fixed = fixed_part(config)
+        self._end: dict[str, Any] | None = None  # record of the finished run
         self._is_removed = False
         self._writing = threading.Lock()  # must not be acquired while holding ``lock``
         self._noted = self._written = self._owed = 0
         self._of_thread = _OfThread()
         self.files.mkdir(parents=True, exist_ok=True)
         if resume:
-            self.load_state_dict(read_state(self.files / STATE_FILE))
+            state = read_state(self.files / STATE_FILE)
+            self.load_state_dict(state)
             self.weights.load()
+            if state.get("finished") is not None:
+                self._note_continuation()
 
     # ------------------------------------------------------------------ buffers
 
@@ -167,13 +172,13 @@ class RunState:
         """Return everything but data and weights as builtins."""
         with self.lock:
             parts = {"scheduler": self.scheduler.state_dict(), "results": self.results.state_dict()}
-            return {**parts, "buffers": self._buffers, "fixed": self._fixed}
+            return {**parts, "buffers": self._buffers, "fixed": self._fixed, "finished": self._end}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned; data are read from the folder.
 
         Raises:
-            ValueError: If the run cannot be resumed with this config.
+            ValueError: If the run cannot be resumed with this config, which has to let a finished run continue.
             NotRegisteredError: If the state names a module of a buffer that the config does not name.
         """
         tasks = state["scheduler"]["book"]["tasks"]
@@ -182,7 +187,9 @@ class RunState:
         check_imported(content, trusted=not_imported(self._fixed).keys())  # which workers import, but not this process
         with self.lock:
             check_fixed_part(state["fixed"], self.config)
-            self.scheduler.load_state_dict(state["scheduler"])
+            if (end := state.get("finished")) is not None:
+                check_end(end, self.config)
+            self.scheduler.load_state_dict(state["scheduler"], continues=end is not None)
             self.results.load_state_dict(state["results"])
             self._buffers = dict(state["buffers"])
             self._make_buffers()
@@ -267,15 +274,48 @@ class RunState:
             named = {"results": found.pop("learner"), "error": self.scheduler.error, "counters": counters}
             replace_text(self.folder / "result.json", json.dumps({**told, **found, **named}))
 
-    def remove(self) -> None:
-        """Delete the files that are not needed after the run."""
-        with self._writing, self.lock:
-            self._is_removed = True
-            shutil.rmtree(self.files, ignore_errors=True)
-            if isinstance(self.store, FileStore):
-                self.store.clear()
-            for kind in KINDS:
-                shutil.rmtree(self.folder / "data" / kind, ignore_errors=True)
+    def finish(self) -> None:
+        """Reduce the files of a finished run to what a start with larger limits needs, or delete all of them.
+
+        If the disk does not accept that, an error is logged, because the result has been written.
+        """
+        if not self.config.main.keep_data:
+            with self._writing, self.lock:
+                self._is_removed = True
+                shutil.rmtree(self.files, ignore_errors=True)
+                self._delete_blocks()
+            return
+        try:
+            self._keep_newest()
+        except OSError as error:
+            logger.error("the run is finished, but its files take more space than --resume needs: %s", error)
+
+    def _keep_newest(self) -> None:
+        """Keep one snapshot of each buffer and the newest weights, with a record of the end."""
+        with self.lock:
+            self._end = record_of_end(self.config, self.scheduler.ended_by, self.env_step(), self.results.train_iter)
+            self.changed()
+        self.commit()
+        self.save()
+        for replay in self.replays.values():
+            replay.keep_newest_snapshot()
+        with self.lock:
+            self.weights.pack()
+            self._delete_blocks()
+
+    def _delete_blocks(self) -> None:
+        if isinstance(self.store, FileStore):
+            self.store.clear()
+        for kind in KINDS:
+            shutil.rmtree(self.folder / "data" / kind, ignore_errors=True)
+
+    def _note_continuation(self) -> None:
+        """Write that the run is not finished any more, and delete its result, which another one will replace."""
+        counts = (self.env_step(), self.results.train_iter)
+        logger.info("the finished run continues after %d env steps and %d updates", *counts)
+        self.changed()
+        self.commit()
+        (self.folder / "result.json").unlink(missing_ok=True)
 
     def _make_buffers(self) -> None:
         for buffer_id, known in self._buffers.items():

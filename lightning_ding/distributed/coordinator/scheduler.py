@@ -31,6 +31,8 @@ class Scheduler:
         self.is_over = False
         self.error: str | None = None
         """The reason why the run was given up."""
+        self.ended_by: str | None = None
+        """What ended the run: "max_env_step", "evaluation", "learner" or "shutdown"; None if it was given up."""
         self._config = config
         self._space = self._asked_space = commander.collector_task_space.size
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
@@ -97,7 +99,7 @@ class Scheduler:
         self.note_progress(task)
         self.book.end(task)
         if is_over is True:  # DI-engine's commanders return the id of the buffer of a learning task
-            self.end()
+            self.end("evaluation" if is_collector else "learner")
 
     def note_progress(self, task: Task) -> None:
         """Record progress, after which earlier failures do not count any more."""
@@ -132,8 +134,13 @@ class Scheduler:
 
     # ------------------------------------------------------------------ the run
 
-    def end(self) -> None:
-        """End the run: close all tasks."""
+    def end(self, by: str | None) -> None:
+        """End the run: close all tasks.
+
+        Args:
+            by: What ends it, see ``ended_by``, which keeps the first reason.
+        """
+        self.ended_by = self.ended_by if self.is_over else by
         self.is_over = True
         for task in self.book.tasks.values():
             task.is_closing = True
@@ -143,7 +150,7 @@ class Scheduler:
         if self.error is None and not self.is_over:
             self.error = why
             logger.error("giving up the run: %s", why)
-        self.end()
+        self.end(None)
 
     def is_known_to_all(self) -> bool:
         """Return whether the run is over and every worker with a valid lease has been notified."""
@@ -169,22 +176,29 @@ class Scheduler:
             "commander": self.commander.state_dict(),
             "space": self._space,
             "asked_space": self._asked_space,
+            "ended_by": self.ended_by,
             "is_over": self.is_over and self.error is None,  # a run that was given up may be resumed
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], continues: bool = False) -> None:
         """Restore the state that ``state_dict`` returned; new tasks follow the current config.
 
         The number of collecting tasks follows it too, if it is different from that of the previous config.
+
+        Args:
+            state: State as builtins.
+            continues: Whether a run that is over continues, with new tasks for new workers.
         """
         self.book.load_state_dict(state["book"])
         self.commander.load_state_dict(state["commander"])
         self._space = state["space"]
+        if continues:
+            self._reopen()
         renew_learning(self.book.tasks.values(), self.commander.config)
         for task in self.book.waiting("collector"):
             self.release(task)  # the commander makes a new one
-        if state["is_over"]:
-            self.end()
+        if state["is_over"] and not continues:
+            self.end(state.get("ended_by"))
         else:
             for task in self.book.tasks.values():  # tasks of a run that was given up were being closed
                 task.is_closing = False
@@ -193,6 +207,13 @@ class Scheduler:
                 self._close_surplus()
 
     # ------------------------------------------------------------------ helpers
+
+    def _reopen(self) -> None:
+        """Release the tasks that were left at the end of the run, and forget their workers, which have ended."""
+        self.commander.reopen()
+        for task in list(self.book.tasks.values()):
+            self.release(task)
+        self.book.workers.clear()
 
     def _lose(self, task: Task, now: float) -> None:
         """Release the task of a silent worker.

@@ -14,6 +14,7 @@ from typing import Any
 
 from lightning_ding.config import ConfigLike, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
 from lightning_ding.distributed.coordinator.resume_config import check_folder
 from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import join_cluster
@@ -70,10 +71,12 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     cfg = replace(cfg, main=main, system=replace(cfg.system, transport="ray"))
     folder = Path(cfg.main.exp_name)
     check_folder(folder, resume)
+    check_continuation(cfg)
     with connected_to_ray(cfg), collected() as received:  # an exit raised inside ray.get would lose its code
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
-        (folder / "result.json").unlink(missing_ok=True)
+        if end_of(folder) is None:  # otherwise the coordinator deletes it when the run continues
+            (folder / "result.json").unlink(missing_ok=True)
         run = _Run(cfg, resume, received)
         try:
             run.wait()

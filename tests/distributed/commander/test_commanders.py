@@ -77,6 +77,13 @@ def test_commanders_are_found_by_name(name: str, expected: type[BaseParallelComm
 # ------------------------------------------------------------------ naive
 
 
+def test_a_naive_commander_continues_from_the_checkpoint_once_something_was_learned() -> None:
+    commander = make(type="naive", learner_task_space=2)
+    assert not commander.get_learner_task()["resume"]
+    commander.update_learner_info("any", {"learner_step": 2})
+    assert commander.get_learner_task()["resume"]
+
+
 def test_a_naive_commander_counts_tasks_of_constant_names() -> None:
     commander = make(type="naive", collector_task_space=2, learner_task_space=2)
     tasks = [commander.get_collector_task() for _ in range(3)]
@@ -353,6 +360,25 @@ def test_how_often_a_player_must_be_beaten_is_configured(clock: Clock, is_beaten
         for _ in range(2)
     )
     assert (first, second) == (False, is_beaten)
+
+
+def test_a_league_that_continues_must_reach_and_beat_again(clock: Clock) -> None:
+    cfg = config(env={"stop_value": 0.5}, type="one_vs_one", league={"snapshot_interval": 10})
+    commander, again = make(cfg), make(cfg)
+    commander.wants_snapshot(commander.get_learner_task()["policy_id"], 10)
+    won = {"wins": 10, "draws": 0, "losses": 0}
+    ends = [
+        commander.finish_collector_task(at_evaluation(commander, clock)["task_id"], evaluated(0.9, result=won))
+        for _ in range(2)
+    ]
+    assert ends == [False, True]
+    again.load_state_dict(json.loads(json.dumps(commander.state_dict())))
+    again.reopen()
+    lost = {"wins": 0, "draws": 0, "losses": 10}
+    for result in (won, lost, won):  # against the random player, against the former self
+        task = at_evaluation(again, clock)
+        assert not again.finish_collector_task(task["task_id"], evaluated(0.9, result=result))
+    assert again.finish_collector_task(at_evaluation(again, clock)["task_id"], evaluated(0.9, result=won))
 
 
 # ------------------------------------------------------------------ state

@@ -208,13 +208,6 @@ def test_run_cannot_be_resumed_with_a_config_that_changes_what_is_learned(
     run.restart()
 
 
-def test_finished_run_is_not_resumed(run: Run) -> None:
-    run.coordinator.handle("shutdown", {})
-    run.coordinator.close()
-    with pytest.raises(ValueError, match="contains a finished run: choose another folder"):
-        run.restart()
-
-
 @pytest.mark.parametrize("resume", [True, False])
 def test_data_without_the_state_of_their_run_are_never_deleted(run: Run, resume: bool) -> None:
     _, collector = both(run)
@@ -244,8 +237,11 @@ def test_resuming_a_folder_without_a_run_is_refused_and_writes_nothing(tmp_path:
 def test_new_run_does_not_replace_the_result_of_another_one(run: Run) -> None:
     run.coordinator.handle("shutdown", {})
     run.coordinator.close()
-    with pytest.raises(ValueError, match="contains a finished run: choose another folder"):
+    result = Path(run.cfg["main"]["exp_name"], "result.json")
+    before = result.read_text()
+    with pytest.raises(ValueError, match="contains a run: --resume continues it, a finished one with a larger limit"):
         Coordinator(run.cfg, run.store)
+    assert result.read_text() == before
 
 
 @pytest.mark.parametrize("left", ["", "5", "{}", '{"scheduler": {}'])

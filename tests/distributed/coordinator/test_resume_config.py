@@ -22,7 +22,14 @@ LOST = (
     f"files of a run, such as {JOURNAL}, but not coordinator/state.json, without which it cannot be resumed; "
     "nothing was changed: restore that file, or choose another folder"
 )
-RUNS = "a run: --resume continues it, or choose another folder"
+GONE = (
+    "a finished run without its data, which main.keep_data=false deletes, so it cannot be continued: "
+    "choose another folder"
+)
+RUNS = (
+    "a run: --resume continues it, a finished one with a larger limit such as main.max_env_step, "
+    "or choose another folder"
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ RUNS = "a run: --resume continues it, or choose another folder"
         (["config.json"], None, NONE),
         ([STATE], RUNS, None),
         ([STATE, RESULT, LEARNER], RUNS, None),  # it was given up
-        ([RESULT], OVER, OVER),
+        ([RESULT], OVER, GONE),
         ([LEARNER], OVER, NONE),
         ([JOURNAL], LOST, LOST),
         ([JOURNAL, "coordinator/.state.json.tmp"], LOST, LOST),

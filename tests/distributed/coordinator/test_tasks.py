@@ -335,7 +335,8 @@ def test_idle_collector_evaluates_and_no_other_has_to_stop(tmp_path: Path) -> No
 
 
 def test_an_evaluation_that_reaches_the_stop_value_ends_the_run_and_is_in_the_result(tmp_path: Path) -> None:
-    cfg = config(tmp_path / "run", main={"env": {"stop_value": 10.0}}, commander={"eval_interval": 1e-9})
+    main = {"env": {"stop_value": 10.0}, "keep_data": False}
+    cfg = config(tmp_path / "run", main=main, commander={"eval_interval": 1e-9})
     run = Run(cfg)
     learner, collector = both(run)
     collector.send(transitions(), returns=[1.0], lengths=[4])

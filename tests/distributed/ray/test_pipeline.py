@@ -127,9 +127,14 @@ def test_run_on_ray_ends_with_a_result_and_leaves_no_actor(ray: Any, tmp_path: P
             ray.get_actor(name, namespace_of(str(tmp_path)))
     assert ray.is_initialized()  # it was so before
     for resume in (False, True):
-        with pytest.raises(ValueError, match="contains a finished run"):
+        with pytest.raises(ValueError, match=r"contains a (finished run of|run: --resume continues it)"):
             run_on_ray(tiny(tmp_path), resume)
     assert json.loads((tmp_path / "result.json").read_text()) == result
+    more = tiny(tmp_path)
+    more["main"]["max_train_iter"] = 60
+    continued = run_on_ray(more, resume=True)
+    assert continued["train_iter"] >= 60
+    assert continued["env_step"] > result["env_step"]
 
 
 @pytest.mark.slow
