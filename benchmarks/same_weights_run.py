@@ -160,12 +160,14 @@ def family(kind: str) -> tuple[Config, ...]:
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
 
 
-def demonstrations() -> dict[str, Any]:
-    """Return five episodes of CartPole's spaces with random numbers."""
+def demonstrations(is_pendulum: bool = False) -> dict[str, Any]:
+    """Return five episodes of the spaces of CartPole or Pendulum with random numbers."""
     rng, steps = np.random.default_rng(0), 40
-    obs, next_obs = (rng.normal(size=(steps, 4)).astype(np.float32) for _ in range(2))
+    obs, next_obs = (rng.normal(size=(steps, 3 if is_pendulum else 4)).astype(np.float32) for _ in range(2))
     ends = np.arange(1, steps + 1) % 8 == 0
     found = {"obs": obs, "action": rng.integers(2, size=steps), "reward": np.ones(steps, np.float32)}
+    if is_pendulum:
+        found["action"] = rng.uniform(-2, 2, size=(steps, 1)).astype(np.float32)
     return {**found, "next_obs": next_obs, "terminated": ends, "truncated": np.zeros(steps, bool)}
 
 
@@ -249,6 +251,14 @@ CASES: dict[str, Case] = {
     "iql": Case("a value network, prioritised", "iql", PRIORITIES, "Pendulum-v1"),
     "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
     "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
+    "calql": Case("a bound of the values", "calql", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
+    "rlpd": Case(
+        "half of a minibatch from a data set",
+        "rlpd",
+        {"model": {"ensemble_num": 2}, "learn": {"actor_update_freq": 1}},
+        "Pendulum-v1",
+        {"demonstrations": demonstrations(is_pendulum=True)},
+    ),
     "discrete_cql": Case("a conservative term", "discrete_cql"),
     "r2d2": Case(
         "sequences, a burn-in, an LSTM",

@@ -1,7 +1,7 @@
 """Cal-QL on Pendulum-v1: learns from episodes of a SAC policy that was trained for 3,000 env steps only.
 
     python recipes/sac.py --max-env-step 3000
-    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --n_episode 250
+    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --episodes 250
     python recipes/calql.py pendulum.npz
 
 Evaluates the policy after 5,000 updates on 20 greedy episodes, and prints the mean return in the data too.

@@ -1,7 +1,7 @@
 """RLPD on Pendulum-v1: learns from the env and from episodes of a SAC policy that was trained for 3,000 env steps only.
 
     python recipes/sac.py --max-env-step 3000
-    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --n_episode 250
+    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --episodes 250
     python recipes/rlpd.py pendulum.npz
 
 Trains for 4,000 env steps, half of those of recipes/redq.py, and evaluates the policy at the end on 20 other episodes.

@@ -46,7 +46,7 @@ def read_space(described: Any, name: str) -> spaces.Space[Any]:
     Example:
         >>> entry = {":type:": "<class 'gymnasium.spaces.box.Box'>", "dtype": "float32", "_shape": [2]}
         >>> read_space({**entry, "low": "[-1. -1.]", "high": "[1. inf]"}, "observation_space")
-        Box([-1. -1.], [ 1. inf], (2,), float32)
+        Box(-1.0, [ 1. inf], (2,), float32)
     """
     try:
         if not isinstance(described, Mapping):

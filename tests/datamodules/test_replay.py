@@ -359,10 +359,10 @@ def test_envs_are_closed_after_a_run_and_after_an_error(make_trainer: MakeTraine
         return Closing(lengths=(4,))
 
     make_trainer().fit(DQNPolicy(small), ReplayDataModule(make, num_envs=2, max_env_step=50))
-    assert len(closed) == 6  # two to collect, two to evaluate, and one more of each that was checked
+    assert len(closed) == 5  # two to collect, two to evaluate, and one more that was checked
     with pytest.raises(RuntimeError, match="on purpose"):
         make_trainer(callbacks=[Failing()]).fit(DQNPolicy(small), ReplayDataModule(make, num_envs=2, max_env_step=50))
-    assert len(closed) == 12
+    assert len(closed) == 10
 
 
 class Recorded(NaiveReplayBuffer):

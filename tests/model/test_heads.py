@@ -70,6 +70,7 @@ def test_multi_head_trains_the_parameters_of_all_heads() -> None:
 BASE: dict[str, Any] = {"input_size": 3, "action_size": 2, "hidden_size": 4, "layer_num": 1, "activation": "relu"}
 CHANGES: dict[str, Any] = {"input_size": 4, "action_size": 3, "hidden_size": 5, "layer_num": 2, "activation": "gelu"}
 CHANGES["layer_norm"] = True
+OF_DISCRETE = {"hidden_size_list": [5, 6]}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -88,14 +89,19 @@ def fingerprint(head_class: Any, arguments: dict[str, Any]) -> list[Any]:
     return [*(tuple(p.shape) for p in head.parameters()), *values.flatten().tolist()]
 
 
-@pytest.mark.parametrize("head_class", [DiscreteHead, DuelingHead])
-def test_the_options_above_are_all_that_a_head_has(head_class: Any) -> None:
-    assert set(CHANGES) == set(inspect.signature(head_class).parameters)
+OPTIONS = [(DiscreteHead, CHANGES | OF_DISCRETE), (DuelingHead, CHANGES)]
 
 
-@pytest.mark.parametrize("head_class", [DiscreteHead, DuelingHead])
-@pytest.mark.parametrize("option", CHANGES)
-def test_every_option_of_a_head_changes_its_values_or_its_size(head_class: Any, option: str) -> None:
+@pytest.mark.parametrize(("head_class", "changes"), OPTIONS)
+def test_the_options_above_are_all_that_a_head_has(head_class: Any, changes: dict[str, Any]) -> None:
+    assert set(changes) == set(inspect.signature(head_class).parameters)
+
+
+@pytest.mark.parametrize(
+    ("head_class", "option", "value"),
+    [(one, name, value) for one, changes in OPTIONS for name, value in changes.items()],
+)
+def test_every_option_of_a_head_changes_its_values_or_its_size(head_class: Any, option: str, value: Any) -> None:
     before, again = fingerprint(head_class, BASE), fingerprint(head_class, BASE)
-    after = fingerprint(head_class, {**BASE, option: CHANGES[option]})
+    after = fingerprint(head_class, {**BASE, option: value})
     assert (before == again, before == after) == (True, False)

@@ -20,6 +20,8 @@ TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
 def make(name: str, observation_space: gym.Space[Any], **model: Any) -> Policy[Any]:
+    if name == "rlpd" and model.get("layer_norm"):
+        model["critic_layer_norm"] = False  # of the critics alone
     policy: Policy[Any] = create_policy({"type": name, "model": model})
     is_continuous = ALGORITHMS[name].env_id == "Pendulum-v1"
     return policy.build(observation_space, TORQUE if is_continuous else gym.spaces.Discrete(3))

@@ -20,7 +20,7 @@ from lightning_ding.policy import SACPolicy, create_policy
 from lightning_ding.worker.players import check_players
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING
 
-NAMES = ["ppo", "a2c", "sac", "cql", "tqc"]
+NAMES = ["ppo", "a2c", "sac", "cql", "calql", "tqc"]
 ON_POLICY = ("ppo", "a2c")
 OBS = torch.linspace(-1, 1, 12).reshape(4, 3)
 BOX, TORQUES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))

@@ -324,7 +324,7 @@ def test_normalised_rewards_of_the_env_are_refused_where_they_are_replaced(
 ) -> None:
     for case in (f"dqn_{kind}", f"ppo_{kind}"):
         policy, datamodule = make(case, tmp_path, reward_model=options)
-        datamodule.norm_reward = True
+        datamodule._norm_asked["norm_reward"] = True
         with pytest.raises(ValueError, match=f"norm_reward must be False with reward_model.type '{kind}'"):
             fit(policy, datamodule, tmp_path, 1)
 

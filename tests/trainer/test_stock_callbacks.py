@@ -177,7 +177,7 @@ CALLBACKS = [
     callback(
         ModelCheckpoint,
         lambda _: ModelCheckpoint(every_n_train_steps=4),
-        "`every_n_epochs`, with `rounds_per_epoch` of the datamodule",
+        "`every_n_epochs`, with `rounds_per_epoch` of the datamodule, or its `checkpoint_every`",
         "every_n_train_steps=4.*every_n_epochs",
         text="ModelCheckpoint(every_n_train_steps=4)",
         flags={"enable_checkpointing": True},
@@ -185,7 +185,7 @@ CALLBACKS = [
     callback(
         ModelCheckpoint,
         lambda _: ModelCheckpoint(train_time_interval=timedelta(0)),
-        "`every_n_epochs`, with `rounds_per_epoch` of the datamodule",
+        "`every_n_epochs`, with `rounds_per_epoch` of the datamodule, or its `checkpoint_every`",
         "train_time_interval=.*every_n_epochs",
         text="ModelCheckpoint(train_time_interval=...)",
         flags={"enable_checkpointing": True},

@@ -36,8 +36,8 @@ class RenderConfig:
     mode: Literal["train_iter", "envstep"] = "train_iter"
     """Unit of render_freq: updates or env steps."""
     episodes: Literal["first", "all"] = "first"
-    """Episodes that are drawn. "first": the first one, which the video shows. "all": all of rank zero, in as many times
-    the time; the videos show the worst, the median and the best of them."""
+    """Episodes that are drawn: the first one, which is the video, or all of rank zero, which takes as many times the
+    time and gives videos of the worst, the median and the best one."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -137,10 +137,11 @@ def test_a_collector_of_another_kind_begins_new_episodes_and_keeps_the_counters(
     normaliser = SimpleNamespace(episode_state=dict, load_episode_state=lambda *_: None)
     learner = SimpleNamespace(rewards=SimpleNamespace(is_on=False))
     parts: dict[str, Any] = {"normaliser": normaliser, "learner": learner}
-    old: Any = SimpleNamespace(collect_memory=dict, metrics=SimpleNamespace(state_dict=dict), **parts)
+    metrics = SimpleNamespace(state_dict=dict, load_state_dict=lambda *_: None)
+    parts |= {"metrics": metrics, "collect_metrics": metrics}
+    old: Any = SimpleNamespace(collect_memory=dict, **parts)
     state = through_a_file(read_collecting(old, saved, env, envs()))
-    metrics = SimpleNamespace(load_state_dict=lambda *_: None)
-    new: Any = SimpleNamespace(device="cpu", metrics=metrics, normaliser=normaliser)
+    new: Any = SimpleNamespace(device="cpu", **parts)
     missing = restore_collecting(state, new, other, other_env, envs())
     assert missing == f"the collector was a {kinds[0].__name__}, now it is a {kinds[1].__name__}"
     other.reset_env()
