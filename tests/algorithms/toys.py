@@ -181,10 +181,7 @@ GOALS: dict[str, Run | str] = {
     **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
     **without(["sqil", "dqfd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
-    **{
-        name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
-        for name in ("dqn", "c51", "qrdqn", "mdqn", "sql")
-    },
+    **{name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("dqn", "c51", "qrdqn", "mdqn", "sql")},
     "rainbow": Run(
         4000,
         deep_merge(RARELY_COPIED, {"model": {"v_min": 0.0, "v_max": 1.0}}),
