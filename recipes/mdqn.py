@@ -20,10 +20,16 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 100_000
 CONFIG = {
-    "nstep": 1,
-    "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 100},
+    "nstep": 3,
+    "learn": {
+        "update_per_collect": 16,
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "target_update_freq": 100,
+        "lr_scheduler": {"type": "linear"},
+    },
     "collect": {"n_sample": 64},
-    "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
+    "other": {"replay_buffer": {"replay_buffer_size": 100_000}},  # all of the run, so that failures are not forgotten
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }
 

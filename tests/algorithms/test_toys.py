@@ -56,7 +56,12 @@ def steps_for(name: str, env: Any) -> Any:
     if name == "bc" or needs_demonstrations(name):
         return steps_in(env, lambda: env.best_action, 400)
     env.action_space.seed(learning_seed())
-    return steps_in(env, env.action_space.sample, 2000) if name in OFFLINE else None
+    return steps_in(env, lambda: draw_action(env), 2000) if name in OFFLINE else None
+
+
+def draw_action(env: Any) -> Any:
+    """Return a random action that no mask forbids."""
+    return env.action_space.sample(env.legal_actions if isinstance(env, BanditEnv) else None)
 
 
 @pytest.mark.parametrize("with_mask", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["free", "masked"])

@@ -160,12 +160,14 @@ PARTS: dict[str, Run | str] = {
     "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
 }
+SHORT_EPISODES: Config = {
+    **{"burnin_step": 1, "learn_unroll_len": 12},
+    "learn": {"learning_rate": 1e-3, "update_per_collect": 4, "target_theta": 0.01},
+}
 CUE: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in ("r2d2", "recurrent_ppo")], "it has no memory"),
     "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
-    "r2d2": Run(
-        30_000, {"learn": {"learning_rate": 1e-3}}, "1 update for 64 steps at 1e-4 is made for long runs", slow=True
-    ),
+    "r2d2": Run(20_000, SHORT_EPISODES, f"{OF_LONG_EPISODES}, and a target that moves by 0.001", slow=True),
     "recurrent_ppo": Run(30_720, slow=True),
 }
 HINDSIGHT: Config = {
@@ -182,10 +184,13 @@ GOALS: dict[str, Run | str] = {
     **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
     **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
-    **{
-        name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
-        for name in ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql")
-    },
+    **{name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("dqn", "c51", "qrdqn", "mdqn", "sql")},
+    "rainbow": Run(
+        4000,
+        deep_merge(RARELY_COPIED, {"model": {"v_min": 0.0, "v_max": 1.0}}),
+        f"{OF_HINDSIGHT}; {OF_GAPS}, and for atoms that are not 0.4 apart",
+        slow=True,
+    ),
     **{name: Run(2500, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("ddpg", "td3", "d4pg", "sac", "tqc")},
     "iqn": Run(8000, RARELY_COPIED, f"{OF_HINDSIGHT}; {OF_GAPS}", slow=True),
     "fqf": Run(8000, deep_merge(FASTER_FQF, RARELY_COPIED), f"{OF_HINDSIGHT}; {OF_ATARI}; {OF_GAPS}", slow=True),

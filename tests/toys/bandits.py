@@ -78,6 +78,11 @@ class BanditEnv(gym.Env[Any, Any]):
         parts = (self._context + np.arange(self.num_dimensions)) % self.num_actions
         return parts[0] if self.num_dimensions == 1 else parts
 
+    @property
+    def legal_actions(self) -> NDArray[np.int8] | None:
+        """1 for each action that is not forbidden, as ``action_space.sample`` takes them; None without a mask."""
+        return (np.arange(self.num_actions) != self._forbidden).astype(np.int8) if self.with_mask else None
+
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Draw a context."""
         super().reset(seed=seed)
@@ -116,7 +121,7 @@ class BanditEnv(gym.Env[Any, Any]):
         elif self.observation == "dict":
             parts = {"context": context, "noise": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
         if self.with_mask:
-            parts["action_mask"] = (np.arange(self.num_actions) != self._forbidden).astype(np.int8)
+            parts["action_mask"] = self.legal_actions
         return parts["observation"] if list(parts) == ["observation"] else parts
 
 
