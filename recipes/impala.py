@@ -20,7 +20,7 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 100_000
 CONFIG = {
-    "discount_factor": 0.98,  # with 0.99 the critic is still below the values, up to 100, when the run ends
+    "discount_factor": 0.98,  # values are at most 50; with 0.99, at most 100
     "unroll_len": 16,
     "model": {"share_encoder": False, "encoder_hidden_size_list": [64, 64]},
     "learn": {
