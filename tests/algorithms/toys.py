@@ -206,7 +206,7 @@ GOALS: dict[str, Run | str] = {
         f"{OF_HINDSIGHT}; 20 updates of 10 critics for each step take 0.3 seconds",
         slow=True,
     ),
-    "crossq": Run(2500, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
+    "crossq": Run(7000, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
 }
 NEVER_OCCURS: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),

@@ -175,8 +175,8 @@ def test_settings_before_a_fit_are_in_its_first_episode(make_trainer: MakeTraine
 
 def test_attribute_that_the_envs_lack_ends_the_run_at_its_start(make_trainer: MakeTrainer, small: Config) -> None:
     module = data(24)
-    module.training_envs().set_attr("levle", 5.0)
-    with pytest.raises(AttributeError, match="the envs have no attribute 'levle' to set"):
+    module.training_envs().set_attr("levell", 5.0)
+    with pytest.raises(AttributeError, match="the envs have no attribute 'levell' to set"):
         make_trainer().fit(DQNPolicy(small), module)
 
 

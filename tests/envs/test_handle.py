@@ -62,8 +62,8 @@ def test_options_of_a_reset_come_on_top_of_those_that_were_set(envs: VectorEnv, 
 
 
 def test_mistakes_are_errors_and_are_not_kept(envs: VectorEnv, handle: EnvHandle) -> None:
-    with pytest.raises(AttributeError, match="the envs have no attribute 'levle' to set"):
-        handle.set_attr("levle", 1)
+    with pytest.raises(AttributeError, match="the envs have no attribute 'levell' to set"):
+        handle.set_attr("levell", 1)
     with pytest.raises((AttributeError, EnvProcessError), match="blow"):
         handle.configure("blow", 1)
     with pytest.raises((TypeError, EnvProcessError), match="level must be a method of the env, got an attribute"):
@@ -131,8 +131,8 @@ def test_native_vector_env_has_one_value() -> None:
     assert envs.level.tolist() == [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="values must be one value, such as a NumPy array, because this native"):
         handle.set_attr("level", [1.0, 2.0, 3.0])
-    with pytest.raises(AttributeError, match="the native vector env NativeLevels has no attribute 'levle'"):
-        handle.set_attr("levle", 1.0)
+    with pytest.raises(AttributeError, match="the native vector env NativeLevels has no attribute 'levell'"):
+        handle.set_attr("levell", 1.0)
     with pytest.raises(ValueError, match='mode must be "sync" or "async" for options of resets'):
         handle.set_reset_options({"start": 1})
 
@@ -143,8 +143,8 @@ def test_native_vector_env_with_methods_for_single_envs_uses_them() -> None:
     handle.set_attr("level", [3.0, 4.0])
     handle.configure("set_wind", 5.0)
     assert (handle.get_attr("level"), handle.get_attr("wind")) == ((3.0, 4.0), (5.0, 5.0))
-    with pytest.raises(AttributeError, match="no attribute 'levle'"):
-        handle.set_attr("levle", 1.0)
+    with pytest.raises(AttributeError, match="no attribute 'levell'"):
+        handle.set_attr("levell", 1.0)
 
 
 def test_envs_of_collectors_take_settings_and_give_no_answers() -> None:
