@@ -226,7 +226,7 @@ def checkpoint_folder(trainer: Trainer, callback: SharedFolder) -> Path:
 
     on_every_rank(trainer, find, only_zero=True)
     folder = trainer.strategy.broadcast(found)
-    if folder != base:
+    if folder.resolve() != base.resolve():
         state = (
             "contains checkpoints of another run" if _is_used(base, _sharing(trainer)) else "is in use by another run"
         )
@@ -269,14 +269,15 @@ def _sharing(trainer: Trainer) -> list[SharedFolder]:
 def _folder_of_run(trainer: Trainer, base: Path, callback: SharedFolder) -> Path:
     """Return ``base`` or its subfolder that this run wrote to or was resumed from, else claim the first unused one."""
     sharing = _sharing(trainer)
+    home = base.resolve()  # a path may be relative for one of the callbacks only
     for one in sharing:
-        if one.folder is not None and (one.folder == base or _is_version(one.folder, base)):
+        if one.folder is not None and (one.folder.resolve() == home or _is_version(one.folder.resolve(), home)):
             return one.folder  # another callback has found it in this fit
     for file in (trainer.ckpt_path, *(one.written for one in sharing)):
         for parent in Path(file).resolve().parents if file else ():
-            if parent == base.resolve():
+            if parent == home:
                 return base
-            if _is_version(parent, base.resolve()):
+            if _is_version(parent, home):
                 return base / parent.name
     folders = chain([base], (base / f"v{number}" for number in count(1)))
     callback.claim = next(claim for folder in folders if (claim := _claim(folder, sharing)) is not None)

@@ -161,6 +161,20 @@ def test_second_fit_of_a_trainer_continues_in_its_folder(
     assert not (tmp_path / "checkpoints" / "v1").exists()
 
 
+def test_callbacks_with_a_relative_folder_share_it(
+    make_trainer: MakeTrainer,
+    small: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    callbacks = [BestCheckpoint(dirpath="mine"), RunCheckpoint(dirpath="mine")]  # Lightning makes the second absolute
+    fit(make_trainer(enable_checkpointing=True, callbacks=callbacks), small)
+    assert {path.parent for path in tmp_path.rglob("*t.ckpt")} == {tmp_path / "mine"}  # best and last
+    assert [str(one.message) for one in recwarn if "of this run go to" in str(one.message)] == []
+
+
 @pytest.mark.filterwarnings("ignore:.*contains checkpoints of another run", "ignore:Checkpoint directory")
 def test_checkpoint_callbacks_of_the_user_do_not_select_the_folder_of_another_run(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
