@@ -8,6 +8,7 @@ import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, cast
 from weakref import WeakSet
@@ -102,7 +103,7 @@ class ResumableDataModule(EpisodeReports, LightningDataModule):
     @property
     def nbytes(self) -> int:
         """Bytes of the buffer and of the policy's parameters."""
-        parameters = 0 if self._policy is None else sum(one.nbytes for one in self._policy.parameters())
+        parameters = 0 if self._policy is None else sum(map(attrgetter("nbytes"), self._policy.parameters()))
         return parameters + int(getattr(getattr(self, "buffer", None), "nbytes", 0))
 
     def env_settings(self) -> str:
