@@ -32,7 +32,7 @@ class Convolutions(NamedTuple):
 
 
 DEFAULTS = (
-    Convolutions(1, (3, 3, 3), (1, 1, 1), (0, 0, 0)),  # a kernel leaves at least two pixels
+    Convolutions(1, (3, 3, 3), (1, 1, 1), (0, 0, 0)),  # each kernel leaves at least two pixels
     Convolutions(14, (4, 3, 3), (2, 1, 1), (1, 1, 1)),
     Convolutions(22, (4, 3, 3), (2, 1, 2), (1, 1, 1)),
     Convolutions(25, (4, 4, 3), (2, 2, 1), (1, 1, 1)),
@@ -229,10 +229,13 @@ def _along_an_axis(
     further = max(0, number - len(default.kernels))
     kernels, strides = (*default.kernels, *[3] * further), (*default.strides, *[1] * further)
     padding = (*default.padding, *[0] * further) if kernel_size is None and stride is None else (0,) * number
+    least = 2 if number == len(default.kernels) else 1  # pixels that a kernel leaves
     layers, left = [], side
     for layer in range(number):
         around = padding[layer]
-        kernel = min(kernels[layer], max(1, left + 2 * around - 1)) if kernel_size is None else kernel_size[layer]
+        kernel = (
+            min(kernels[layer], max(1, left + 2 * around + 1 - least)) if kernel_size is None else kernel_size[layer]
+        )
         step = strides[layer] if stride is None else stride[layer]
         fits = f"<= {left} in convolution {layer + 1} of an axis of {side} pixels, or encoder_kwargs.stride smaller"
         require(kernel <= left + 2 * around, "encoder_kwargs.kernel_size", fits, kernel_size)

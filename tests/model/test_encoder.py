@@ -173,6 +173,7 @@ def test_kernels_are_those_of_the_paper_from_64_pixels_along_each_axis() -> None
     assert strides_and_kernels(ConvEncoder((3, 64, 64))) == paper
     assert strides_and_kernels(ConvEncoder((64, 13, 3))) == [((8, 3), (4, 1)), ((4, 3), (2, 1)), ((3, 3), (1, 1))]
     assert strides_and_kernels(ConvEncoder((3, 13, 13))) == [((3, 3), (1, 1))] * 3
+    assert strides_and_kernels(ConvEncoder((3, 3, 2), [128, 128])) == [((3, 3), (1, 1))]  # one layer sees all of it
     assert strides_and_kernels(ConvEncoder((5, 5, 1))) == [((3, 3), (1, 1)), ((2, 2), (1, 1)), ((1, 1), (1, 1))]
 
 
