@@ -98,7 +98,7 @@ def said_if_slow(what: str, seconds: float = SLOW) -> Iterator[None]:
     """Log one line if the body of the ``with`` statement takes longer, while it still runs.
 
     Args:
-        what: What the body does.
+        what: Description of the body, such as "making 2 envs".
         seconds: Longest time without the line, > 0.
     """
     timer = threading.Timer(seconds, rank_zero_info, (f"{what} takes longer than {seconds:g} s",))

@@ -190,11 +190,12 @@ def _rows_of_csv(file: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the steps and numbers of each metric in a file of the CSVLogger."""
     found: dict[str, list[tuple[int, float]]] = {}
     with file.open(newline="") as lines:
-        for row in csv.DictReader(lines):
-            step = row.get("step")
-            for name, value in row.items() if step else ():
-                if value and name != "step":
-                    found.setdefault(name, []).append((int(float(str(step))), float(value)))
+        rows = [row for row in csv.DictReader(lines) if row.get("step")]
+    for row in rows:
+        step = int(float(row.pop("step")))
+        for name, value in row.items():
+            if value:
+                found.setdefault(name, []).append((step, float(value)))
     return found
 
 
@@ -240,7 +241,7 @@ def probability_of_improvement(ours: Any, others: Any) -> Any:
 
 
 def bootstrap(statistic: Any, *samples: Any) -> tuple[float, float]:
-    """Return the 95 % interval of a statistic by the percentile bootstrap, which draws the seeds of each sample anew.
+    """Return the 95 % interval of a statistic by the percentile bootstrap, with seeds drawn within each sample.
 
     Args:
         statistic: A function of arrays with the seeds along the last axis.

@@ -52,8 +52,8 @@ def vitals(
     Args:
         policy: The policy, a :class:`Policy`, after the updates of the round.
         rows: Transitions of the round as the updates saw them, any leading axes that ``reward`` has; None if unknown.
-        report: What the last update reported.
-        notes: What the updates left.
+        report: Results of the last update, by name.
+        notes: Notes of the updates of the round.
         has_env_reward: Whether the rewards are those of the env; those of a reward model are left out.
     """
     found = _of_gradients(policy.updater, notes) | _of_values(policy, report, notes)
