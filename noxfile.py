@@ -23,7 +23,7 @@ CHOICE = [
     "tests/test_config.py",
     "tests/test_light_imports.py",
     "tests/test_nested.py",
-    "tests/test_schedules.py",
+    "tests/utils/test_schedules.py",
     "tests/worker/buffer",
     "tests/worker/collector",
 ]

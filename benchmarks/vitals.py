@@ -5,8 +5,8 @@
     python -m benchmarks.vitals                                      # every proof, some hours
 
 Each run goes through ``benchmarks.learn``, as the published curves do. The rows are stored in
-``docs/results/vitals.json`` with four digits; ``tests/test_diagnosis.py`` fails if a run with the whole budget shows a
-symptom. A part of the budget says less: symptoms that need most of the budget then look at a policy that is still new.
+``docs/results/vitals.json`` with four digits; ``tests/callbacks/test_diagnosis.py`` fails if a run with the whole
+budget shows a symptom. A part of the budget says less: symptoms that need most of the budget then look at a policy that is still new.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import learn
 from benchmarks.proofs import PROOFS
 from lightning_ding.callbacks import metrics
-from lightning_ding.diagnosis import Diagnosis, Row, Symptom
+from lightning_ding.callbacks.diagnosis import Diagnosis, Row, Symptom
 
 FILE = Path(__file__).parents[1] / "docs" / "results" / "vitals.json"
 LEFT_OUT = ("time/", "buffer/", "learn/total_loss", "learn/policy_loss", "learn/value_loss", "learn/actor_loss")

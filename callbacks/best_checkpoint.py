@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_ding.callbacks.shared_folder import SharedFolder
 from lightning_ding.checkpoints.lightning_file import save_checkpoint
 from lightning_ding.config import require
-from lightning_ding.protocols import Direction, Monitor, run_data
+from lightning_ding.utils.protocols import Direction, Monitor, run_data
 
 
 class BestCheckpoint(SharedFolder, Checkpoint):

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_ding.callbacks.metrics import write_metrics
 from lightning_ding.config import require
-from lightning_ding.protocols import EnvAccess, run_data
+from lightning_ding.utils.protocols import EnvAccess, run_data
 from lightning_ding.worker import with_priority
 
 logger = logging.getLogger(__name__)

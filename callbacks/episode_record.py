@@ -16,8 +16,8 @@ from typing_extensions import override
 from lightning_ding.callbacks.shared_folder import run_folder
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.config import require
-from lightning_ding.protocols import run_data
-from lightning_ding.ranks import gather_bytes
+from lightning_ding.utils.protocols import run_data
+from lightning_ding.utils.ranks import gather_bytes
 from lightning_ding.worker.episodes import SUCCESS_RATE
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.protocols import run_data
 
 NEVER = sys.maxsize
 """Value of ``check_val_every_n_epoch`` while no evaluation is due."""

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
-from lightning_ding.protocols import RETURN, Monitor, run_data
-from lightning_ding.return_text import return_text
+from lightning_ding.utils.protocols import RETURN, Monitor, run_data
+from lightning_ding.utils.return_text import return_text
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
 """Unit of each counter that ``Progress.axis`` can name."""

@@ -23,14 +23,14 @@ from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor,
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from typing_extensions import override
 
+from lightning_ding.callbacks.diagnosis import Diagnosis
 from lightning_ding.callbacks.earlier_runs import is_open
 from lightning_ding.callbacks.written_rows import rows_written_by
 from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
-from lightning_ding.diagnosis import Diagnosis
-from lightning_ding.protocols import run_data
-from lightning_ding.ranks import sum_over_ranks
-from lightning_ding.run_facts import Facts, facts_of
+from lightning_ding.utils.protocols import run_data
+from lightning_ding.utils.ranks import sum_over_ranks
+from lightning_ding.utils.run_facts import Facts, facts_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class MetricsLogger(Callback):
 
     The last round of an interval is measured, and so are the first round of a run and the last one of an epoch; see
     :func:`~lightning_ding.policy.base.vitals.vitals`. A symptom of a run that does not learn is logged in one line,
-    once in a run; see :mod:`lightning_ding.diagnosis`.
+    once in a run; see :mod:`lightning_ding.callbacks.diagnosis`.
 
     Args:
         log_every_n_rounds: Number of rounds in an interval, >= 1; None means the Trainer's ``log_every_n_steps``.

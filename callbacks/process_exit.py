@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 from lightning.pytorch import Trainer
 
-from lightning_ding.ranks import gather_rows
+from lightning_ding.utils.ranks import gather_rows
 
 STDERR = 2  # the descriptor, because sys.stderr may not be backed by a file
 BACKSTOP = 5.0  # seconds for a process to write its messages and stacks before it is killed

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.protocols import run_data
 
 SHOWN = {
     "collect/return_mean": "return",

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.protocols import run_data
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ class WeightPublisher(Callback):
     The function gets a mapping with the keys ``"model"`` (CPU tensors by name), ``"iter"`` (updates made so far) and,
     if observations are normalised, ``"normaliser"`` (CPU tensors by name); for a policy that computes values when data
     are collected also ``"return_statistics"``, the scale of its critic; and if envs were set, ``"env_settings"``, see
-    :meth:`~lightning_ding.protocols.RunData.env_settings`. If the policy is trained on the CPU, these are the tensors
-    that are trained, so the function must copy or write them before it returns.
+    :meth:`~lightning_ding.utils.protocols.RunData.env_settings`. If the policy is trained on the CPU, these are the
+    tensors that are trained, so the function must copy or write them before it returns.
 
     Only rank zero publishes. It publishes each version once, and again if envs were set since. If the function raises
     ``OSError``, for example because the disk is full, an error is logged and the weights of the next round are

@@ -13,7 +13,7 @@ from lightning_ding.callbacks.evaluation_interval import is_passed
 from lightning_ding.callbacks.shared_folder import SharedFolder, run_root
 from lightning_ding.checkpoints import SaveBuffer, last_checkpoint, save_run
 from lightning_ding.config import require
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.protocols import run_data
 
 
 class LastCheckpointFinder(ModelCheckpoint):

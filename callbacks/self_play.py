@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.moves import legal_moves, random_move
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.moves import legal_moves, random_move
+from lightning_ding.utils.protocols import run_data
 
 NEWEST = -1
 """Number of the learner as an opponent; a snapshot's number is the env step at which it was taken."""

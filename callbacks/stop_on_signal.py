@@ -30,10 +30,10 @@ from lightning_ding.callbacks.process_exit import (
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import require
-from lightning_ding.exit_codes import BY_SIGNAL
-from lightning_ding.progress import Progress
-from lightning_ding.protocols import RunData, run_data
-from lightning_ding.ranks import max_over_ranks
+from lightning_ding.utils.exit_codes import BY_SIGNAL
+from lightning_ding.utils.progress import Progress
+from lightning_ding.utils.protocols import RunData, run_data
+from lightning_ding.utils.ranks import max_over_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ if hasattr(os, "register_at_fork"):
 class StopOnSignal(Callback):
     """End the run after the round in which a signal arrives, with a checkpoint but without an evaluation.
 
-    The process exits with 128 + the number of the signal, see :mod:`lightning_ding.exit_codes`, by raising
+    The process exits with 128 + the number of the signal, see :mod:`lightning_ding.utils.exit_codes`, by raising
     ``SystemExit`` from ``fit``. All ranks end together, whichever rank got the signal. Ranks that rank zero has started
     exit with 0, because Lightning kills all ranks when one of them exits with another code. An evaluation in progress
     is cancelled and its result is NaN; ``trainer.validate`` and ``trainer.test`` end in the same way. A second signal

@@ -27,8 +27,8 @@ from lightning_ding.callbacks.process_exit import (
 )
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.config import require
-from lightning_ding.exit_codes import ORPHANED, STALLED
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.exit_codes import ORPHANED, STALLED
+from lightning_ding.utils.protocols import run_data
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class Watchdog(Callback):
 
     The last message names the env that was in a step or reset, if there is one. The stacks of all threads of this
     process and of its env processes are written to stderr; the exit code is
-    :data:`~lightning_ding.exit_codes.STALLED`. A thread reads the counters once a second, so the run is not slowed
-    down. If that thread cannot run, because other code holds the interpreter lock, ``faulthandler`` writes the stacks
-    and ends the process with exit code 1. Other code must therefore not call ``faulthandler.dump_traceback_later``
-    during a run. Under DDP each rank watches itself, and a rank that another rank has started exits some seconds after
-    that rank has exited.
+    :data:`~lightning_ding.utils.exit_codes.STALLED`. A thread reads the counters once a second, so the run is not
+    slowed down. If that thread cannot run, because other code holds the interpreter lock, ``faulthandler`` writes the
+    stacks and ends the process with exit code 1. Other code must therefore not call
+    ``faulthandler.dump_traceback_later`` during a run. Under DDP each rank watches itself, and a rank that another rank
+    has started exits some seconds after that rank has exited.
 
     During a run, SIGUSR1 makes the process write the stacks of its threads, unless the program handles that signal.
 

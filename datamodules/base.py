@@ -38,9 +38,9 @@ from lightning_ding.envs.vector import (
     find_mode,
 )
 from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
-from lightning_ding.protocols import RETURN, EnvAccess, MonitorLike
-from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import import_modules
+from lightning_ding.utils.protocols import RETURN, EnvAccess, MonitorLike
+from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
     BaseSerialCommander,
     ISerialCollector,

@@ -20,7 +20,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.worker import IBuffer, create_buffer
 from lightning_ding.worker.buffer.rate_limiter import ThroughputConfig
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 DRAWS_FILE = "demonstrations.pt"
 NO_LIMITS = {

@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 
 from lightning_ding.config import require
 from lightning_ding.datamodules.rng import Seeds
-from lightning_ding.ranks import sum_over_ranks
+from lightning_ding.utils.ranks import sum_over_ranks
 from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator, get_serial_evaluator_cls
 from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
 from lightning_ding.worker.evaluator.rendering import LoggerMedia

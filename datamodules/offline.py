@@ -30,7 +30,7 @@ from lightning_ding.datamodules.resume import load_own_state, save_own_state
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import EnvTimeout, VectorMode
-from lightning_ding.protocols import RETURN, EnvAccess, MonitorLike
+from lightning_ding.utils.protocols import RETURN, EnvAccess, MonitorLike
 from lightning_ding.worker import IBuffer, create_buffer
 from lightning_ding.worker.episode_infos import InfoKeys
 

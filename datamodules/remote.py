@@ -25,8 +25,8 @@ from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.envs.handle import EnvHandle
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import VectorMode
-from lightning_ding.protocols import RETURN, MonitorLike
-from lightning_ding.ranks import sum_over_ranks
+from lightning_ding.utils.protocols import RETURN, MonitorLike
+from lightning_ding.utils.ranks import sum_over_ranks
 from lightning_ding.worker.episode_infos import InfoKeys
 
 COUNTERS = ("env_step", "episode", "sample")

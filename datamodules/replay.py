@@ -28,8 +28,8 @@ from lightning_ding.datamodules.trainer_setup import check_fields
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
-from lightning_ding.protocols import RETURN, MonitorLike
-from lightning_ding.ranks import on_any_rank
+from lightning_ding.utils.protocols import RETURN, MonitorLike
+from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError, create_buffer, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
 from lightning_ding.worker.episode_infos import InfoKeys

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.datamodules.demonstrations import MixedBuffer
-from lightning_ding.ranks import on_any_rank
+from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError
 
 logger = logging.getLogger(__name__)

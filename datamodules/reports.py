@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lightning_ding.config import require
-from lightning_ding.protocols import Direction, Monitor, RunData
-from lightning_ding.ranks import world_size
+from lightning_ding.utils.protocols import Direction, Monitor, RunData
+from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker import ISerialCollector
 from lightning_ding.worker.episode_infos import InfoCheck, InfoKeys, info_statistics
 

@@ -12,7 +12,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.envs import Pausable
 from lightning_ding.envs.vector import MODES
-from lightning_ding.ranks import on_any_rank
+from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import get_serial_collector_cls
 
 MAX_ATTEMPTS = 100  # to fill a rollout from which dropped episodes were removed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -22,7 +23,9 @@ class Registry(Generic[T]):
 
     Args:
         kind: Kind of the entries, for error messages, such as ``"policy"``.
-        home: Module that registers the built-in entries when it is imported; imported at the first look-up.
+        home: Package of the built-in entries. A look-up imports the module of the package that has the entry's name;
+            an unknown name, or iteration, imports all that the package exports.
+        modules: Modules of ``home`` by the names of their entries, where the two differ.
 
     Example:
         >>> shapes = Registry("shape")
@@ -37,9 +40,11 @@ class Registry(Generic[T]):
         lightning_ding.registry.NotRegisteredError: "no shape is registered as 'rund'; did you mean 'round'? ...
     """
 
-    def __init__(self, kind: str, home: str | None = None) -> None:
+    def __init__(self, kind: str, home: str | None = None, modules: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self._home = home
+        self._modules = modules or {}
+        self._is_complete = home is None
         self._entries: dict[str, T] = {}
 
     def register(self, name: str | None = None, *, force_overwrite: bool = False) -> Callable[[T], T]:
@@ -56,6 +61,7 @@ class Registry(Generic[T]):
 
         def enter(entry: T) -> T:
             key = name or entry.__name__
+            self._import_module_of(key)
             taken = self._entries.get(key)
             if taken is not None and not force_overwrite and _place(taken) != _place(entry):
                 raise ValueError(f"the {self.kind} name {key!r} is taken by {taken!r}")
@@ -70,8 +76,7 @@ class Registry(Generic[T]):
         Raises:
             NotRegisteredError: If the name is unknown; the message lists all registered names.
         """
-        self._load()
-        if name not in self._entries:
+        if name not in self:
             known = ", ".join(sorted(self._entries))
             hint = nearest(str(name), self._entries)
             hint = f"{hint} " if hint.startswith("did") else ""
@@ -84,7 +89,6 @@ class Registry(Generic[T]):
 
     def name_of(self, entry: T) -> str | None:
         """Return the name of ``entry``, or None if it is not registered."""
-        self._load()
         return next((name for name, known in self._entries.items() if known is entry), None)
 
     def config_classes(self) -> list[Any]:
@@ -93,20 +97,33 @@ class Registry(Generic[T]):
         return [one for one in classes if is_dataclass(one)]
 
     def __contains__(self, name: object) -> bool:
-        self._load()
+        self._import_module_of(name)
+        if name not in self._entries:
+            self._import_all()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        self._load()
+        self._import_all()
         return iter(sorted(self._entries))
 
-    def _load(self) -> None:
-        if self._home is not None:
-            home, self._home = self._home, None  # before the import, which may look up an entry
+    def _import_module_of(self, name: object) -> None:
+        """Import the module that would register a built-in entry of this name, if there is one."""
+        if self._home is None or name in self._entries or not isinstance(name, str) or not name.isidentifier():
+            return
+        package = importlib.import_module(self._home)
+        module = f"{self._home}.{self._modules.get(name, name)}"
+        if hasattr(package, "__path__") and importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+
+    def _import_all(self) -> None:
+        if not self._is_complete and self._home is not None:
+            self._is_complete = True  # before the imports, which may look up entries
             try:
-                importlib.import_module(home)
+                package = importlib.import_module(self._home)
+                for exported in getattr(package, "__all__", ()):
+                    getattr(package, exported)
             except BaseException:
-                self._home = home  # so that the next look-up raises the same error
+                self._is_complete = False  # so that the next look-up raises the same error
                 raise
 
 
@@ -215,13 +232,21 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 """Envs with DI-engine's interface; see ``lightning_ding.envs.base_env``."""
 POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
 MODEL_REGISTRY: Registry[Any] = Registry("model", home="lightning_ding.model")
-ENCODER_REGISTRY: Registry[Any] = Registry("encoder", home="lightning_ding.model")
+ENCODER_REGISTRY: Registry[Any] = Registry(
+    "encoder",
+    home="lightning_ding.model",
+    modules={
+        **dict.fromkeys(("mlp", "dict"), "encoder"),
+        **dict.fromkeys(("conv", "impala"), "image_encoders"),
+        "separate": "separate_encoder",
+    },
+)
 REWARD_MODEL_REGISTRY: Registry[Any] = Registry("reward model", home="lightning_ding.reward_model")
-SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry("serial collector", home="lightning_ding.worker")
-SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry("serial evaluator", home="lightning_ding.worker")
-BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker")
-LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker")
-LEARNER_HOOK_REGISTRY: Registry[Any] = Registry("learner hook", home="lightning_ding.worker")
+SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry("serial collector", home="lightning_ding.worker.collector")
+SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry("serial evaluator", home="lightning_ding.worker.evaluator")
+BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker.buffer")
+LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker.learner")
+LEARNER_HOOK_REGISTRY: Registry[Any] = Registry("learner hook", home="lightning_ding.worker.learner")
 COMM_COLLECTOR_REGISTRY: Registry[Any] = Registry("comm collector", home="lightning_ding.distributed")
 COMM_LEARNER_REGISTRY: Registry[Any] = Registry("comm learner", home="lightning_ding.distributed")
 PARALLEL_COMMANDER_REGISTRY: Registry[Any] = Registry("parallel commander", home="lightning_ding.distributed")

@@ -39,7 +39,7 @@ from lightning_ding.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from lightning_ding.protocols import run_data
+from lightning_ding.utils.protocols import run_data
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from lightning_ding.envs.wrapper_names import for_evaluation
 from lightning_ding.policy import ReferencePolicy, get_policy_cls
 from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
-from lightning_ding.protocols import RETURN, Direction, Monitor
+from lightning_ding.utils.protocols import RETURN, Direction, Monitor
 from lightning_ding.worker.episode_infos import Statistic, info_statistics
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]

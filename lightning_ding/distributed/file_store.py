@@ -22,7 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.distributed.block_files import read_block, replacing, write_block
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
-from lightning_ding.posix import require_posix_for_distributed
+from lightning_ding.utils.posix import require_posix_for_distributed
 
 NAME = re.compile(r"[0-9a-f]{32}")
 PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_ding.entry.parallel import parallel_pipeline as parallel_pipeline
-    from lightning_ding.entry.serial import eval as eval
-    from lightning_ding.entry.serial import serial_pipeline as serial_pipeline
-    from lightning_ding.entry.serial import serial_pipeline_offline as serial_pipeline_offline
-    from lightning_ding.entry.serial import serial_pipeline_onpolicy as serial_pipeline_onpolicy
+    from lightning_ding.entry.serial import (
+        eval as eval,
+        serial_pipeline as serial_pipeline,
+        serial_pipeline_offline as serial_pipeline_offline,
+        serial_pipeline_onpolicy as serial_pipeline_onpolicy,
+    )
 
 _HOMES = {
     "eval": "serial",

@@ -28,11 +28,11 @@ from lightning_ding.entry.serial_cli import CommandParser
 from lightning_ding.entry.trained import EnvOfRun, add_policy_options, env_of_run, in_one_line, load, naming_the_option
 from lightning_ding.envs import Pausable, make_vector_env
 from lightning_ding.envs.vector import MODES
-from lightning_ding.modes import CollectMode
 from lightning_ding.policy import Policy
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.registry import import_modules
-from lightning_ding.return_text import return_text
+from lightning_ding.utils.modes import CollectMode
+from lightning_ding.utils.return_text import return_text
 from lightning_ding.worker import create_serial_collector
 
 

@@ -15,7 +15,7 @@ from lightning_ding.distributed.coordinator.coordinator import Coordinator, anno
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
-from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
+from lightning_ding.utils.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two checks for a signal
 REPORT = 10.0  # seconds between two progress messages in the log

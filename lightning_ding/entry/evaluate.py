@@ -25,8 +25,8 @@ from lightning_ding.config import require
 from lightning_ding.entry.trained import command_parser, env_of_run, in_one_line, load
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import MODES, AutoresetName
-from lightning_ding.modes import EvalMode
 from lightning_ding.policy import Policy
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.episode_infos import InfoKeys, info_statistics
 from lightning_ding.worker.episodes import mean_infos

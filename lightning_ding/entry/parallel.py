@@ -24,10 +24,9 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ding_config import compile_run, read_run
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, get_transport
 from lightning_ding.entry.config_file import check, check_env, read_config
-from lightning_ding.entry.roles import Parser, add_address
-from lightning_ding.entry.roles import main as be_role
+from lightning_ding.entry.roles import Parser, add_address, main as be_role
 from lightning_ding.entry.supervisor import RunSupervisor
-from lightning_ding.posix import require_posix_for_distributed
+from lightning_ding.utils.posix import require_posix_for_distributed
 
 
 def parallel_pipeline(

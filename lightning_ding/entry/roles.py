@@ -4,7 +4,7 @@
     lightning-ding learner --config FILE --host 10.0.0.1 --port 5000
     lightning-ding collector --config FILE --host 10.0.0.1 --port 5000
 
-Exit codes, see :mod:`lightning_ding.exit_codes`:
+Exit codes, see :mod:`lightning_ding.utils.exit_codes`:
 
 * 0 when the run is over, 1 after an error;
 * 2 for an invalid command or config, or a worker that the coordinator refuses;
@@ -34,8 +34,8 @@ from lightning_ding.distributed.transport import Refusal, get_transport
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.lifeline import die_with
-from lightning_ding.exit_codes import INTERRUPTED
-from lightning_ding.posix import require_posix_for_distributed
+from lightning_ding.utils.exit_codes import INTERRUPTED
+from lightning_ding.utils.posix import require_posix_for_distributed
 from lightning_ding.worker import create_comm_collector, create_comm_learner
 
 ROLES = ("coordinator", "learner", "collector")

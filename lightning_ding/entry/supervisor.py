@@ -23,7 +23,7 @@ from lightning_ding.distributed.coordinator.resume_config import check_folder, h
 from lightning_ding.distributed.stop_signals import handled
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.envs.process.lifeline import lifeline
-from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
+from lightning_ding.utils.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.1  # seconds between two checks of the processes
 END_TIMEOUT = 30.0  # seconds for the processes to end, after a signal or after the run

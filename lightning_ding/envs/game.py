@@ -20,7 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from lightning_ding.config import closest, require
-from lightning_ding.moves import legal_moves, random_move
+from lightning_ding.utils.moves import legal_moves, random_move
 
 PREFIX = "pettingzoo"
 """Prefix of the names of games in ``env_id``."""

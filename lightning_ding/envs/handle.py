@@ -14,7 +14,7 @@ from lightning_ding.envs.process import ProcessVectorEnv
 from lightning_ding.envs.settings import EnvSettings, Setting, plain_copy
 from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.envs.vector import SEPARATE_ENVS
-from lightning_ding.protocols import EnvAccess
+from lightning_ding.utils.protocols import EnvAccess
 
 
 class EnvHandle(EnvAccess):

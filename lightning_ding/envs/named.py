@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 
 from lightning_ding.config import closest
-from lightning_ding.envs.envpool import PREFIX as ENVPOOL
-from lightning_ding.envs.envpool import EnvPoolVectorEnv
-from lightning_ding.envs.game import PREFIX as PETTINGZOO
-from lightning_ding.envs.game import GameEnv, find_game
+from lightning_ding.envs.envpool import PREFIX as ENVPOOL, EnvPoolVectorEnv
+from lightning_ding.envs.game import PREFIX as PETTINGZOO, GameEnv, find_game
 from lightning_ding.envs.wrapper_names import BY_NAME, as_list, check_order, named_wrapper
 
 if TYPE_CHECKING:

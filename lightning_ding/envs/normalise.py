@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs.stepper import merge_rows, with_final_obs
-from lightning_ding.ranks import gather_rows, world_size
 from lightning_ding.rl.running import combine_moments
+from lightning_ding.utils.ranks import gather_rows, world_size
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]

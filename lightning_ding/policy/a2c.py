@@ -30,8 +30,8 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.search_spaces import searched
+from lightning_ding.utils.schedules import ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.model.layers import has_own_weights, output_layer
-from lightning_ding.modes import not_implemented
 from lightning_ding.policy.actor_policy import ActorModelConfig
 from lightning_ding.policy.base.config import WITHOUT_SDE
 from lightning_ding.policy.base.policy import ConfigT
@@ -33,8 +32,9 @@ from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
 from lightning_ding.policy.state_dependent_exploration import SDEModelConfig, explores_by_state, uses_sde, with_noise
-from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.rl.value_scales import CriticScale
+from lightning_ding.utils.modes import not_implemented
+from lightning_ding.utils.ranks import rank_and_world_size
 
 
 @dataclass(frozen=True, kw_only=True)

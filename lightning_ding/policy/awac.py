@@ -24,8 +24,8 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.qac import Batch
 from lightning_ding.policy.weighted_actor import WeightedActorConfig, WeightedActorLearnConfig, WeightedActorPolicy
-from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.ranks import sum_over_ranks, world_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.actor_critic import ActorCriticLearnConfig
-from lightning_ding.schedules import ScheduleConfig
+from lightning_ding.utils.schedules import ScheduleConfig
 
 MONITORED = ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction"]
 

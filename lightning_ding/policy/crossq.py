@@ -29,8 +29,8 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.policy.qac import Batch, ContinuousNetworkConfig
 from lightning_ding.policy.sac import SACLearnConfig, SACPolicy, SoftConfig
-from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.ranks import sum_over_ranks, world_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from lightning_ding.policy.c51 import warn_of_clipping
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGModelConfig, DDPGOtherConfig, DDPGPolicy
 from lightning_ding.policy.qac import Batch
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)

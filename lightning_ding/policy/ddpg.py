@@ -38,8 +38,8 @@ from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
 from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig, QACPolicy
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import EpsConfig
 from lightning_ding.search_spaces import LogUniform, searched
+from lightning_ding.utils.schedules import EpsConfig
 
 LOGIT_PENALTY = 1e-3  # weight of the mean squared logit in the actor's loss; Lowe et al. 2017 (code: openai/maddpg)
 

@@ -31,7 +31,7 @@ from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.qac import Batch, QACNetworkConfig, QACOtherConfig
 from lightning_ding.policy.sac import SACConfig, SACLearnConfig, SACPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import EpsConfig
+from lightning_ding.utils.schedules import EpsConfig
 
 ENTROPY_SHARE = 0.98  # of the uniform policy's entropy; Christodoulou 2019, section 4
 

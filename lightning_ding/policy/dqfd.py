@@ -28,7 +28,7 @@ from lightning_ding.policy.dqn import DQNConfig, DQNLearnConfig, DQNPolicy
 from lightning_ding.policy.q_learning import QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import IntUniform, searched
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,9 @@ from lightning_ding.policy.base.predict import Way
 from lightning_ding.policy.base.spaces import ActionBounds
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.search_spaces import Choice, LogUniform, searched
-from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
+from lightning_ding.utils.schedules import ScheduleConfig
+from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)

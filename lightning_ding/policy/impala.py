@@ -34,7 +34,7 @@ from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.policy.replayed import ReplayedConfig, ReplayedLearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import Choice, searched
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from lightning_ding.policy.on_policy import (
 )
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import searched
-from lightning_ding.worker_config import CollectorConfig
+from lightning_ding.worker.config import CollectorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ from lightning_ding.policy.clipped_surrogate import (
 )
 from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
-from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.ranks import mean_over_ranks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
-from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.recurrent import EnvStates, RecurrentModelConfig, act, memory_of, with_memory
 from lightning_ding.policy.q_learning import (
@@ -44,9 +43,10 @@ from lightning_ding.policy.q_learning import (
     QLearningPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import EpsConfig
 from lightning_ding.search_spaces import Choice, searched
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.utils.modes import IS_FIRST, STATE
+from lightning_ding.utils.schedules import EpsConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)

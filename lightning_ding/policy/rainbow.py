@@ -29,8 +29,8 @@ from lightning_ding.policy.c51 import (
 )
 from lightning_ding.policy.q_learning import QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import EpsConfig
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.utils.schedules import EpsConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from lightning_ding import nested
-from lightning_ding.modes import CollectMode, EvalMode
 from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.rl import discrete_counts, random_legal_actions
+from lightning_ding.utils.modes import CollectMode, EvalMode
 
 
 def random_collect_mode(

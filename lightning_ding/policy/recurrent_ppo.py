@@ -22,15 +22,15 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
-from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.recurrent import EnvStates, RecurrentModelConfig, act, memory_of, with_memory
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
-from lightning_ding.ranks import min_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.modes import IS_FIRST, STATE
+from lightning_ding.utils.ranks import min_over_ranks
 
 OF_SEQUENCES = (STATE, IS_FIRST)  # all other columns of a minibatch are of real steps only
 

@@ -18,7 +18,7 @@ from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.target_network import TargetUpdate, make_target
 from lightning_ding.search_spaces import Choice, IntUniform, LogUniform, searched
-from lightning_ding.worker_config import CollectorConfig
+from lightning_ding.worker.config import CollectorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

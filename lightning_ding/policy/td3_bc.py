@@ -24,8 +24,8 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.ddpg import DDPGCollectConfig, DDPGPolicy
 from lightning_ding.policy.qac import Batch, QACConfig, QACModelConfig, QACPolicy
 from lightning_ding.policy.td3 import TD3LearnConfig
-from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.ranks import sum_over_ranks, world_size
 
 
 @dataclass(frozen=True, kw_only=True)

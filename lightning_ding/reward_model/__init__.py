@@ -1,20 +1,5 @@
 """Reward models: networks whose rewards a policy learns from, in addition to those of the env or in place of them."""
 
-from lightning_ding.reward_model.base import ActionEncoding, RewardModel
-from lightning_ding.reward_model.gail import GAILConfig, GAILRewardModel
-from lightning_ding.reward_model.icm import ICMConfig, ICMRewardModel
-from lightning_ding.reward_model.intrinsic import IntrinsicConfig, IntrinsicRewardModel
-from lightning_ding.reward_model.rnd import RNDConfig, RNDRewardModel
+import lazy_loader
 
-__all__ = [
-    "ActionEncoding",
-    "GAILConfig",
-    "GAILRewardModel",
-    "ICMConfig",
-    "ICMRewardModel",
-    "IntrinsicConfig",
-    "IntrinsicRewardModel",
-    "RNDConfig",
-    "RNDRewardModel",
-    "RewardModel",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

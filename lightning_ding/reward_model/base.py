@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.modes import not_implemented
-from lightning_ding.reward_model_config import RewardModelConfig
+from lightning_ding.reward_model.config import RewardModelConfig
+from lightning_ding.utils.modes import not_implemented
 
 Batch = Mapping[str, Any]
 RewardConfigT = TypeVar("RewardConfigT", bound=RewardModelConfig)

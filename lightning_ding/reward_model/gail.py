@@ -27,7 +27,7 @@ from lightning_ding.model.encoder import MLP, encoder_for
 from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch, RewardModel, widths_of
-from lightning_ding.reward_model_config import RewardModelConfig
+from lightning_ding.reward_model.config import RewardModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from lightning_ding.model.encoder import without_action_mask
 from lightning_ding.model.features import is_described
 from lightning_ding.policy.base.rank_statistics import merge_over_ranks
 from lightning_ding.reward_model.base import Batch, RewardModel
-from lightning_ding.reward_model_config import RewardModelConfig
+from lightning_ding.reward_model.config import RewardModelConfig
 from lightning_ding.rl import RunningMeanStd, RunningReturns, moments
 
 EPSILON = 1e-8  # keeps equal rewards at 0 with minmax

@@ -1,6 +1,5 @@
 """Search for hyper-parameters with Optuna (extra ``tune``)."""
 
-from lightning_ding.tune.config import TuneConfig
-from lightning_ding.tune.study import Study, TuneResult, tune
+import lazy_loader
 
-__all__ = ["Study", "TuneConfig", "TuneResult", "tune"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require, resolve
-from lightning_ding.ranks import gather_bytes, world_size
+from lightning_ding.utils.ranks import gather_bytes, world_size
+from lightning_ding.worker.config import AggregatorConfig
 from lightning_ding.worker.learner import BaseLearner
-from lightning_ding.worker_config import AggregatorConfig
 
 LENGTH_BYTES = 8
 FROM_FIRST = ("learner_step", "buffer_id", "task_id", "learner_done")

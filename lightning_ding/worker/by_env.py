@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs.base_env import BaseEnvTimestep
-from lightning_ding.modes import CollectMode, is_unknown_attribute
+from lightning_ding.utils.modes import CollectMode, is_unknown_attribute
+from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.transitions import to_tensor_transitions
-from lightning_ding.worker_config import CollectorConfig
 
 TIME_LIMIT = "TimeLimit.truncated"
 NEEDED = ("forward", "process_transition", "get_train_sample", "reset", "get_attribute")

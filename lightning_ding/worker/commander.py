@@ -7,8 +7,8 @@ from typing import Any
 
 from easydict import EasyDict
 
-from lightning_ding.modes import CommandMode
-from lightning_ding.progress import Progress
+from lightning_ding.utils.modes import CommandMode
+from lightning_ding.utils.progress import Progress
 from lightning_ding.worker.players import command_mode_of
 
 

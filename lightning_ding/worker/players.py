@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, is_unknown_attribute
 from lightning_ding.rl import random_legal_actions
+from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, is_unknown_attribute
 from lightning_ding.worker.actions import check_finite
 from lightning_ding.worker.arguments import attribute_or_self
 from lightning_ding.worker.by_env import ByEnv

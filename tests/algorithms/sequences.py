@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lightning_ding import nested
-from lightning_ding.modes import IS_FIRST, STATE
+from lightning_ding.utils.modes import IS_FIRST, STATE
 from tests.algorithms.table import real_steps
 
 OF_SEQUENCES = ("IS", "priority")

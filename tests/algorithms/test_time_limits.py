@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lightning_ding import rl
-from lightning_ding.modes import IS_FIRST, STATE
+from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import create_buffer
 from tests.algorithms.table import CONTINUOUS_ONLY, make_policy, needs_demonstrations
 

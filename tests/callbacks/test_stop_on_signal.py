@@ -21,8 +21,8 @@ from lightning.pytorch import Callback
 from lightning_ding.callbacks import RunCheckpoint, StopOnSignal
 from lightning_ding.checkpoints import last_checkpoint, sync_tree, verify
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.exit_codes import INTERRUPTED, TERMINATED
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.utils.exit_codes import INTERRUPTED, TERMINATED
 from tests.callbacks.ending import Run
 from tests.callbacks.ending_run import CONFIG
 

@@ -20,9 +20,9 @@ from lightning_ding.callbacks import RunEvaluator, Watchdog
 from lightning_ding.callbacks.process_exit import show_stacks_at_signal
 from lightning_ding.callbacks.watchdog import counts
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.exit_codes import STALLED
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.protocols import RunData, run_data
+from lightning_ding.utils.exit_codes import STALLED
+from lightning_ding.utils.protocols import RunData, run_data
 from tests.callbacks.ending import Run
 
 MakeTrainer = Callable[..., Trainer]

@@ -19,7 +19,7 @@ from lightning_ding.datamodules.demonstrations import Demonstrations
 from lightning_ding.policy import DQfDPolicy, DQNPolicy, PPOOffPolicy, SACPolicy, SQILPolicy
 from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.worker import create_buffer
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 

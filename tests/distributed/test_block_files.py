@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lightning_ding.distributed.block_files import MAX_DEPTH, flatten, read_block, unflatten, write_block
 from lightning_ding.distributed.transport import Refusal

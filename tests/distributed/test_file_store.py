@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData, is_marked

@@ -14,8 +14,7 @@ import pytest
 
 from lightning_ding import distributed
 from lightning_ding.config import resolve
-from lightning_ding.distributed import NaiveCollector
-from lightning_ding.distributed import transport as transports
+from lightning_ding.distributed import NaiveCollector, transport as transports
 from lightning_ding.distributed.collector.naive import finish_info
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner

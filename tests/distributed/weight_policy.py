@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightning_ding.policy import CommandModePolicy
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 POLICY = {"type": "weight", "import_names": ["tests.distributed.weight_policy"]}
 ENV = "Weight-v0"

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lightning_ding.checkpoints import last_checkpoint
-from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy import R2D2Policy
+from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import create_buffer
 from tests.entry import runs
 

@@ -7,7 +7,7 @@ import torch
 
 from lightning_ding.policy import A2CPolicy
 from lightning_ding.policy.a2c import A2CLearnConfig
-from lightning_ding.schedules import ScheduledValues
+from lightning_ding.utils.schedules import ScheduledValues
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
 

@@ -31,7 +31,7 @@ from lightning_ding.policy import (
     RecurrentPPOPolicy,
 )
 from lightning_ding.policy.base.config import NetworkConfig
-from lightning_ding.worker_config import CollectorConfig
+from lightning_ding.worker.config import CollectorConfig
 from tests.policy.own_policies import Boltzmann, DrawsByItself, with_tenfold
 from tests.policy.test_on_policy import make_policy, make_rollout
 from tests.processes import run_ranks_of_lightning, run_two_ranks

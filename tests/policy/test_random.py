@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 
 from lightning_ding.envs import Timestep
-from lightning_ding.modes import CollectMode, EvalMode
 from lightning_ding.policy.random import random_collect_mode, random_eval_mode
+from lightning_ding.utils.modes import CollectMode, EvalMode
 
 
 def shares(actions: torch.Tensor) -> list[float]:

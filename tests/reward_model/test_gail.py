@@ -18,8 +18,7 @@ from torch.testing import assert_close
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.policy import create_policy
 from lightning_ding.reward_model import GAILConfig, GAILRewardModel
-from tests.reward_model.cases import fit, write_expert
-from tests.reward_model.cases import make as make_run
+from tests.reward_model.cases import fit, make as make_run, write_expert
 
 SECTION = {"obs_shape": 1, "action_shape": 2}
 

@@ -11,8 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from lightning_ding.policy import CommandModePolicy, Policy, default_collate, default_decollate
-from lightning_ding.policy import default_preprocess_learn as preprocess
+from lightning_ding.policy import (
+    CommandModePolicy,
+    Policy,
+    default_collate,
+    default_decollate,
+    default_preprocess_learn as preprocess,
+)
 
 
 class PlainDQN(Policy):

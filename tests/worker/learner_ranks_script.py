@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lightning_ding.modes import LearnMode
+from lightning_ding.utils.modes import LearnMode
 from lightning_ding.worker import BaseLearner, LearnerAggregator
 from lightning_ding.worker.learner import LogReduceHook
 from lightning_ding.worker.log import WorkerLog

@@ -10,8 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from lightning_ding.policy.base.predict import from_batch
 from lightning_ding.policy.base.spaces import ActionBounds, action_bounds

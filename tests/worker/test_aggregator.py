@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.modes import LearnMode
+from lightning_ding.utils.modes import LearnMode
 from lightning_ding.worker import BaseLearner, LearnerAggregator, LearnerHook, merge_info
 from lightning_ding.worker.aggregator import decode, encode
 

@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import (
     BaseLearner,
     BattleEpisodeSerialCollector,

@@ -12,9 +12,9 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.modes import CommandMode
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.progress import Progress
+from lightning_ding.utils.modes import CommandMode
+from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseSerialCommander
 
 MakeTrainer = Callable[..., Trainer]

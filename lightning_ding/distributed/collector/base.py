@@ -23,10 +23,10 @@ from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
 from lightning_ding.envs.handle import apply_setting, settings_of
 from lightning_ding.envs.settings import EnvSettings
-from lightning_ding.modes import not_implemented
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.rl.running import combine_moments, moments
+from lightning_ding.utils.modes import not_implemented
 from lightning_ding.worker.base import get_class
 
 logger = logging.getLogger(__name__)

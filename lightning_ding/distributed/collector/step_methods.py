@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from lightning_ding.modes import not_implemented
+from lightning_ding.utils.modes import not_implemented
 
 OWN_METHODS = ("_policy_inference", "_env_step", "_process_timestep", "_update_policy")
 """Methods that a subclass in this form implements."""

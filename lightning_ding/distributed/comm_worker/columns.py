@@ -19,8 +19,7 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.distributed.coordinator.schema import IDS
-from lightning_ding.distributed.coordinator.schema import name_of as name_of_type
+from lightning_ding.distributed.coordinator.schema import IDS, name_of as name_of_type
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import create_policy
 from lightning_ding.worker import SampleSerialCollector

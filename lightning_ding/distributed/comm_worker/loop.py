@@ -27,7 +27,7 @@ from lightning_ding.distributed.transport import (
     Refusal,
     Role,
 )
-from lightning_ding.exit_codes import ORPHANED, STALLED, TERMINATED
+from lightning_ding.utils.exit_codes import ORPHANED, STALLED, TERMINATED
 
 logger = logging.getLogger(__name__)
 

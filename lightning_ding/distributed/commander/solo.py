@@ -13,8 +13,8 @@ from typing_extensions import override
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.distributed.commander.base import BaseParallelCommander, TaskInfo
 from lightning_ding.distributed.config import LeagueConfig, ParallelConfig
-from lightning_ding.protocols import Monitor
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
+from lightning_ding.utils.protocols import Monitor
 
 logger = logging.getLogger(__name__)
 

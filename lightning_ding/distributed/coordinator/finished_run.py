@@ -11,7 +11,7 @@ from lightning_ding.checkpoints import last_checkpoint
 from lightning_ding.distributed.commander.base import get_parallel_commander_cls
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.resume_config import COORDINATOR, STATE_FILE, holds_run, name_of, read_state
-from lightning_ding.protocols import Monitor
+from lightning_ding.utils.protocols import Monitor
 
 STOP_VALUE, WIN_RATE = "main.env.stop_value", "system.coordinator.commander.league.win_rate"
 COUNTERS = {"main.max_env_step": "env_step", "main.max_train_iter": "train_iter"}

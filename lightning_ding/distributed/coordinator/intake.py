@@ -23,14 +23,14 @@ from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced, check_rows, described, episode_of_attempt, renumber
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
-from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy import create_policy, get_policy_cls
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.base import IBuffer, check_samples
+from lightning_ding.worker.config import ReplayBufferConfig
 from lightning_ding.worker.players import attribute
-from lightning_ding.worker_config import ReplayBufferConfig
 
 logger = logging.getLogger(__name__)
 

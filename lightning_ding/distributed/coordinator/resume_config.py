@@ -13,7 +13,7 @@ from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.policy import get_policy_cls
 from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.registry import BUFFER_REGISTRY, import_modules
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 
 def fixed_part(config: ParallelConfig) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from lightning_ding.distributed.ray.pending import Pending
 from lightning_ding.distributed.ray.worker_set import WorkerSet, not_restarted
 from lightning_ding.distributed.ray.workers import CoordinatorActor
 from lightning_ding.distributed.stop_signals import collected
-from lightning_ding.exit_codes import BY_SIGNAL
+from lightning_ding.utils.exit_codes import BY_SIGNAL
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from lightning_ding.envs.process.processes import EnvProcesses
 from lightning_ding.envs.process.results import Observations, outcomes, put_actions
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
 from lightning_ding.envs.state.codec import from_plain, to_plain
-from lightning_ding.posix import require_posix
+from lightning_ding.utils.posix import require_posix
 
 Info = dict[str, Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]

@@ -12,8 +12,8 @@ from lightning_ding.model.features import is_described
 from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
-from lightning_ding.reward_model_config import RewardModelConfig
-from lightning_ding.schedules import ScheduleConfig
+from lightning_ding.reward_model.config import RewardModelConfig
+from lightning_ding.utils.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
 WITHOUT_SDE = moved(

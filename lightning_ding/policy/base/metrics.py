@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from lightning_ding.ranks import gather_bytes, world_size
+from lightning_ding.utils.ranks import gather_bytes, world_size
 
 
 class MeanMetrics:

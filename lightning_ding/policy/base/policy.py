@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
 from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
-from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.config import PolicyConfig
@@ -44,7 +43,8 @@ from lightning_ding.policy.base.trainer import (
     with_stored_signature,
 )
 from lightning_ding.policy.base.update.updater import Updater
-from lightning_ding.progress import Progress
+from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
+from lightning_ding.utils.progress import Progress
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 

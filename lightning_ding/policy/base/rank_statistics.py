@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_ding.ranks import gather_rows, sum_over_ranks, world_size
 from lightning_ding.rl import RunningMeanStd
 from lightning_ding.rl.running import Moments, combine_moments, moments
+from lightning_ding.utils.ranks import gather_rows, sum_over_ranks, world_size
 
 
 def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[Tensor]:

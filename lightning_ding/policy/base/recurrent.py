@@ -18,9 +18,9 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import WITHOUT_SDE
+from lightning_ding.utils.modes import IS_FIRST, STATE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
-from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
+from lightning_ding.utils.ranks import mean_over_ranks
 
 Batch = dict[str, Any]
 KEPT = ("obs", "action", "next_obs", "reward")  # entries of a transition that a reward model learns from

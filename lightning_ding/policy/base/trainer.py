@@ -43,7 +43,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lightning_ding.policy.base.given_network import no_network
-from lightning_ding.protocols import HasSpaces, run_data
+from lightning_ding.utils.protocols import HasSpaces, run_data
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 CHECKPOINT_DEFAULTS: dict[str, Any] = {"every_n_train_steps": 0, "train_time_interval": None}

@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
 from lightning_ding.model.layers import InEvalMode
-from lightning_ding.modes import CollectMode, not_implemented
 from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
@@ -34,8 +33,9 @@ from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.policy.base.update.updater import average_gradients
 from lightning_ding.policy.reference import data as forms
-from lightning_ding.ranks import world_size
-from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
+from lightning_ding.utils.modes import CollectMode, not_implemented
+from lightning_ding.utils.ranks import world_size
+from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
 NO_CONFIG_CLASS = "a class in DI-engine's form has no list of its keys; use it with serial_pipeline or Trainer.fit"
 

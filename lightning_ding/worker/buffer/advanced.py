@@ -30,7 +30,7 @@ from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputCon
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer, to_rows
 from lightning_ding.worker.buffer.sampling import NotEnoughError, check_sizes, require_enough
 from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 ADDED = frozenset({"IS", "priority", "replay_unique_id", "replay_buffer_idx"})  # entries that sample() adds
 VERSIONS = frozenset({"policy_version", "collect_iter"})  # the second is DI-engine's name of the first

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.base import Worker, get_class
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 Transitions = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 

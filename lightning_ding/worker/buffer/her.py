@@ -29,7 +29,7 @@ from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.buffer.columns import Parts, Rows
 from lightning_ding.worker.buffer.episode_rows import EpisodeRows
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 ENTRIES = ("observation", "achieved_goal", "desired_goal")
 """Entries of the observation of an env with goals."""

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from lightning_ding.config import require
-from lightning_ding.schedules import Schedule
+from lightning_ding.utils.schedules import Schedule
 from lightning_ding.worker.buffer.sum_tree import Floats
 
 LARGEST = float(np.finfo(np.float32).max)

@@ -17,8 +17,8 @@ import torch
 from typing_extensions import Self, override
 
 from lightning_ding.config import require
-from lightning_ding.modes import IS_FIRST
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.utils.modes import IS_FIRST
 from lightning_ding.worker.buffer.advanced import AdvancedBufferConfig, AdvancedReplayBuffer
 from lightning_ding.worker.buffer.chains import Mask, Window
 from lightning_ding.worker.buffer.columns import Parts, Rows

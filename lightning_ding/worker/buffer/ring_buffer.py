@@ -26,8 +26,8 @@ from lightning_ding.worker.buffer.files import Memory, write_tensors
 from lightning_ding.worker.buffer.forms import as_columns
 from lightning_ding.worker.buffer.sampling import DroppedRows
 from lightning_ding.worker.buffer.storage import RingStorage
+from lightning_ding.worker.config import ReplayBufferConfig
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker_config import ReplayBufferConfig
 
 PARTS = 64  # number of parts in which merged buffers take turns, so that the newest transitions of each are kept
 

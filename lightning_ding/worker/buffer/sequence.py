@@ -15,15 +15,15 @@ import torch
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.modes import IS_FIRST
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.utils.modes import IS_FIRST
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.chains import Chains, Window
 from lightning_ding.worker.buffer.columns import Parts, Rows
 from lightning_ding.worker.buffer.forms import to_sequences
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import NotEnoughError, check_sizes, draw, require_enough
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 P = ParamSpec("P")
 TRIES = 64  # draws before all rows are searched for possible beginnings

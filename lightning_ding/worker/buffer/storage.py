@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from lightning_ding import nested
-from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.rl import n_step_return
+from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Parts, Rows, Schema, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames

@@ -25,10 +25,10 @@ from lightning_ding.worker.arguments import (
 )
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.by_env import ByEnv
+from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.episode_infos import InfoCheck, Statistic
 from lightning_ding.worker.episodes import SUCCESS_RATE, CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker_config import CollectorConfig
 
 StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper", default=Any)
 PolicyT = TypeVar("PolicyT", default=Any)

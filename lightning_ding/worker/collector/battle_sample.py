@@ -12,8 +12,8 @@ import numpy as np
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
 from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs

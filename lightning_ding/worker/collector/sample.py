@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.envs import from_plain, to_plain
-from lightning_ding.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
 from lightning_ding.worker.collector.pieces import PieceQueue, queue_for, restored_queue
 from lightning_ding.worker.collector.single import SinglePolicyCollector

@@ -18,7 +18,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.envs.bounds import VariationCheck
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.by_env import AnyCollectMode, ByEnv, adapted

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import check_level_switch
 from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.players import attribute

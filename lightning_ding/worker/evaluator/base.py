@@ -20,8 +20,8 @@ from typing_extensions import override
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper
 from lightning_ding.envs.battle_stepper import BattleStepper
-from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.utils.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.evaluator.config import EvaluatorConfig

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding.envs.battle_stepper import BattleStepper
-from lightning_ding.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import BATTLE_KEYS
 from lightning_ding.worker.evaluator.monitor import EpisodePlan

@@ -16,9 +16,9 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep
-from lightning_ding.modes import EvalMode
-from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.utils.modes import EvalMode
+from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
 from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statistic

@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.utils.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import METRIC_KEYS
 from lightning_ding.worker.players import attribute

@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from numpy.typing import NDArray
 
-from lightning_ding.ranks import rank_and_world_size
+from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.arguments import attribute_or_self
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.evaluator.video import check_can_render, gif, import_extra, returns_figure, write_video

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from lightning_ding.config import nearest, require
-from lightning_ding.ranks import (
+from lightning_ding.registry import LEARNER_HOOK_REGISTRY
+from lightning_ding.utils.ranks import (
     communication_device,
     gather_bytes,
     max_over_ranks,
@@ -19,7 +20,6 @@ from lightning_ding.ranks import (
     rank_and_world_size,
     sum_over_ranks,
 )
-from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker.learner.engine import LearnerEngine
 from lightning_ding.worker.learner.hooks import LearnerHook, Position
 from lightning_ding.worker.learner.log_buffer import LogBuffer, Scalar

@@ -16,10 +16,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from lightning_ding.modes import LearnMode
 from lightning_ding.nested import length
-from lightning_ding.progress import Progress
-from lightning_ding.ranks import rank_and_world_size
+from lightning_ding.utils.modes import LearnMode
+from lightning_ding.utils.progress import Progress
+from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.learner.log_buffer import LogBuffer, empty_log_buffer, sort_outputs, to_scalar
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import attribute, learn_mode_of

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from lightning_ding.config import nearest, require
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
+from lightning_ding.worker.config import OFF, HookConfig
 from lightning_ding.worker.learner.engine import LearnerEngine
-from lightning_ding.worker_config import OFF, HookConfig
 
 Position = Literal["before_run", "after_run", "before_iter", "after_iter"]
 POSITIONS: tuple[Position, ...] = get_args(Position)

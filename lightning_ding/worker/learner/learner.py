@@ -19,6 +19,7 @@ from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import LEARNER_REGISTRY
 from lightning_ding.worker.arguments import check_integers, check_policy_kwargs
 from lightning_ding.worker.base import Worker, get_class
+from lightning_ding.worker.config import LearnerConfig
 from lightning_ding.worker.learner.engine import DEFAULT_INSTANCE, LearnerEngine
 from lightning_ding.worker.learner.hooks import (
     POSITIONS,
@@ -30,7 +31,6 @@ from lightning_ding.worker.learner.hooks import (
 )
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker.players import attribute
-from lightning_ding.worker_config import LearnerConfig
 
 NextBatch = Callable[[], Any]
 TakePriority = Callable[[Any, Tensor], None]

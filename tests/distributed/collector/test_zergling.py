@@ -11,8 +11,8 @@ from lightning_ding.distributed import (
     ZerglingParallelCollector,
     create_parallel_collector,
     get_parallel_collector_cls,
+    published_weights as weights_module,
 )
-from lightning_ding.distributed import published_weights as weights_module
 from lightning_ding.distributed.transport import LeaseLostError
 from tests.distributed.weight_policy import ENV, POLICY, WeightEnv, WeightPolicy
 

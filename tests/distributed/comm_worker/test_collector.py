@@ -9,8 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lightning_ding.distributed import NaiveCollector, ZerglingParallelCollector
-from lightning_ding.distributed import published_weights as weights
+from lightning_ding.distributed import NaiveCollector, ZerglingParallelCollector, published_weights as weights
 from lightning_ding.distributed.comm_worker import collector as comm_collector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.transport import Channel, LeaseLostError, Refusal

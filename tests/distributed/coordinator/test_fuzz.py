@@ -7,8 +7,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.file_store import FileStore

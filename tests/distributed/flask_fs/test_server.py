@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import requests
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.transport import LeaseLostError, Message, Refusal

@@ -9,8 +9,12 @@ import pytest
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import learner_ranks as module
-from lightning_ding.distributed.ray.learner_ranks import LearnerRanks, needs_of_learner, number_of_ranks
-from lightning_ding.distributed.ray.learner_ranks import with_a_device_for_each_actor as split
+from lightning_ding.distributed.ray.learner_ranks import (
+    LearnerRanks,
+    needs_of_learner,
+    number_of_ranks,
+    with_a_device_for_each_actor as split,
+)
 
 
 def config(multi_gpu: bool = True, restarts: int = 20, **trainer: Any) -> ParallelConfig:

@@ -18,8 +18,8 @@ from lightning_ding.policy.base.rank_statistics import (
     standardise_over_ranks,
     update_over_ranks,
 )
-from lightning_ding.ranks import mean_over_ranks, min_over_ranks
 from lightning_ding.rl import RunningMeanStd
+from lightning_ding.utils.ranks import mean_over_ranks, min_over_ranks
 
 SIZES = (10, 9)  # rows of each rank; in three minibatches they are 4, 3, 3 and 3, 3, 3
 CONFIG: dict[str, Any] = {

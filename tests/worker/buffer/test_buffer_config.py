@@ -14,7 +14,7 @@ from lightning_ding.policy import DQNPolicy, RainbowPolicy, create_policy
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker import AdvancedReplayBuffer, NaiveReplayBuffer, create_buffer
 from lightning_ding.worker.buffer.advanced import AdvancedBufferConfig
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 BUFFERS = [BUFFER_REGISTRY.get(name) for name in BUFFER_REGISTRY]
 EVERY_KEY = {key: value for buffer in BUFFERS for key, value in buffer.default_config().items()}

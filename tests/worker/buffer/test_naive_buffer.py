@@ -11,7 +11,7 @@ import torch
 from lightning_ding import nested
 from lightning_ding.config import to_dict
 from lightning_ding.worker import NaiveReplayBuffer, SequenceReplayBuffer, create_buffer, get_buffer_cls
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 from tests.worker.buffer.uniform_toys import assert_equal, buffer_of, filled, steps
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import (
     BattleEpisodeSerialCollector,
     BattleSampleSerialCollector,

@@ -10,7 +10,7 @@ import gymnasium as gym
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import (
     SampleSerialCollector,
 )

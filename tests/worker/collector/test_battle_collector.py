@@ -22,8 +22,8 @@ from lightning_ding.worker import (
     BattleSampleSerialCollector,
     create_serial_collector,
 )
+from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.players import check_players
-from lightning_ding.worker_config import CollectorConfig
 from tests.toys.games import RelayGame
 from tests.worker.collector.battle_toys import KINDS, Player, collector_of, games, modes, players_of, relay_env, rows_of
 

@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import FaultBarrier
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import EpisodeSerialCollector, SampleSerialCollector
 from lightning_ding.worker.episodes import FaultCounter
 from tests.toys.envs import CountingEnv

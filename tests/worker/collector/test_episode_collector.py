@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lightning_ding.worker import EpisodeSerialCollector, create_serial_collector
 from tests.toys.envs import CountingEnv

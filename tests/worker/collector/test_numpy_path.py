@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lightning_ding import nested
-from lightning_ding.modes import CollectMode
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import EpisodeSerialCollector, NaiveReplayBuffer, SampleSerialCollector
 
 CONVERSIONS = ("from_numpy", "as_tensor", "tensor", "cat", "stack")

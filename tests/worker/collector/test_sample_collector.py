@@ -19,7 +19,7 @@ from lightning_ding.worker import (
     NaiveReplayBuffer,
     SampleSerialCollector,
 )
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.sampling_toys import (
     LENGTHS,

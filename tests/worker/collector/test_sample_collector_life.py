@@ -19,7 +19,7 @@ from lightning_ding.worker import (
     create_serial_collector,
     get_serial_collector_cls,
 )
-from lightning_ding.worker_config import CollectorConfig
+from lightning_ding.worker.config import CollectorConfig
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.sampling_toys import MODES, PlacePolicy, collect, collector_of, counting_envs, logs
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lightning_ding.worker.collector.steps import StepTable, TransitionQueue, cut_windows
 from lightning_ding.worker.episodes import share_out

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchmetrics import MeanAbsoluteError, MetricCollection, PearsonCorrCoef
 
-from lightning_ding.modes import EvalMode
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import IMetric, InteractionSerialEvaluator, MetricSerialEvaluator
 
 N_EPISODE = 5

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lightning_ding.modes import EvalMode
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
 from tests.toys.envs import CountingEnv
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pettingzoo.classic import rps_v2, tictactoe_v3
 
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.modes import EvalMode
 from lightning_ding.policy.random import random_eval_mode
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import BattleInteractionSerialEvaluator, create_serial_evaluator
 from lightning_ding.worker.evaluator import base as sharding
 from lightning_ding.worker.evaluator.config import EvaluatorConfig

@@ -22,7 +22,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_ding.envs import FaultBarrier
 from lightning_ding.envs.process.vector_env import ProcessVectorEnv
-from lightning_ding.modes import EvalMode
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
 from lightning_ding.worker.evaluator.monitor import EpisodePlan

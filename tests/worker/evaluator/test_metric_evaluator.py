@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.classification import BinaryAccuracy, MulticlassAccuracy, MulticlassConfusionMatrix
 
-from lightning_ding.modes import EvalMode
+from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import (
     BattleInteractionSerialEvaluator,
     IMetric,

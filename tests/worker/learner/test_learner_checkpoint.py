@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.progress import Progress
+from lightning_ding.utils.progress import Progress
 from lightning_ding.worker.learner import engine as checkpoint
 from tests.worker.learner.toy_policy import FakePolicy, assert_equal, batch_of, learner_of, policy_of, saved_in, weights
 

@@ -16,8 +16,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.modes import LearnMode
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.utils.modes import LearnMode
 from lightning_ding.worker import (
     BaseLearner,
     LearnerEngine,

@@ -11,7 +11,7 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.progress import Progress
+from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseLearner, LearnerHook, with_priority
 from tests.worker.learner.toy_policy import (
     BATCH_SIZE,

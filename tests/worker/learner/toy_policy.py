@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ding.modes import LearnMode
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.progress import Progress
+from lightning_ding.utils.modes import LearnMode
+from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseLearner, LearnerEngine, LearnerHook
 
 Batch = dict[str, Any]

@@ -16,8 +16,8 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.policy.base.older_configs import to_save
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
-from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.ranks import rank_and_world_size
 
 
 class Update(NamedTuple):

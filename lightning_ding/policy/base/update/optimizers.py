@@ -1,7 +1,7 @@
 """The optimizers of a policy: those that its config describes, and those that ``configure_optimizers`` returns.
 
 Learning-rate schedulers that ``configure_optimizers`` returns are stepped here. The schedule of the config,
-``learn.lr_scheduler``, and its shapes are in :mod:`lightning_ding.schedules`.
+``learn.lr_scheduler``, and its shapes are in :mod:`lightning_ding.utils.schedules`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.trainer import attached_trainer
-from lightning_ding.ranks import gather_rows, rank_and_world_size, world_size
+from lightning_ding.utils.ranks import gather_rows, rank_and_world_size, world_size
 
 logger = logging.getLogger(__name__)
 

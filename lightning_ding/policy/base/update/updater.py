@@ -45,9 +45,9 @@ from lightning_ding.policy.base.update.optimizers import (
     warn_of_epochs_without_trainer,
 )
 from lightning_ding.policy.base.vitals import RoundNotes
-from lightning_ding.progress import Progress
-from lightning_ding.ranks import world_size
-from lightning_ding.schedules import ScheduledValues
+from lightning_ding.utils.progress import Progress
+from lightning_ding.utils.ranks import world_size
+from lightning_ding.utils.schedules import ScheduledValues
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from lightning import Trainer
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, create_policy
-from lightning_ding.policy.base.update import compiled as compiled_module
-from lightning_ding.policy.base.update import inductor
+from lightning_ding.policy.base.update import compiled as compiled_module, inductor
 from lightning_ding.policy.base.update.compiled import Compiler
 
 MakeTrainer = Callable[..., Trainer]

@@ -17,7 +17,7 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.trainer import attached_trainer
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.updater import Updater, average_gradients
-from lightning_ding.progress import Progress
+from lightning_ding.utils.progress import Progress
 from tests.processes import run_two_ranks
 
 OBS = torch.arange(12.0).reshape(6, 2) / 6 - 1

@@ -22,7 +22,7 @@ from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.policy.on_policy import OnPolicyPolicy
-from lightning_ding.schedules import Schedule, ScheduleConfig
+from lightning_ding.utils.schedules import Schedule, ScheduleConfig
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, names_of, state_of
 
 MakeTrainer = Callable[..., Trainer]
@@ -248,14 +248,14 @@ def test_nothing_is_evaluated_when_nothing_is_scheduled(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("lightning_ding.schedules.ScheduledValues.apply", lambda *args: calls.append(1))
+    monkeypatch.setattr("lightning_ding.utils.schedules.ScheduledValues.apply", lambda *args: calls.append(1))
     run(make_trainer, "dqn", 64, {})
     assert calls == []
 
 
 def test_schedules_are_evaluated_once_a_round(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("lightning_ding.schedules.ScheduledValues.apply", lambda *args: calls.append(1))
+    monkeypatch.setattr("lightning_ding.utils.schedules.ScheduledValues.apply", lambda *args: calls.append(1))
     _, rates = run(make_trainer, "dqn", 64, {"lr_scheduler": LINEAR})
     assert len(calls) == 1 + len(rates.rates)  # at the start, too
 

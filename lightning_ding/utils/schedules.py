@@ -163,7 +163,7 @@ class ScheduleConfig:
     )
 
     type: ScheduleType = "constant"
-    """Shape of the schedule, as in lightning_ding.schedules.Schedule; constant stays at 1."""
+    """Shape of the schedule, as in lightning_ding.utils.schedules.Schedule; constant stays at 1."""
     unit: Literal["budget", "env_step"] = "budget"
     """Unit of decay and points: shares of the datamodule's max_env_step, or env steps over all ranks."""
     end: float = 0.0
@@ -214,7 +214,7 @@ class EpsConfig:
     """The epsilon schedule."""
 
     type: EpsilonType = "linear"
-    """Shape of the schedule, as in lightning_ding.schedules.Schedule; needs an end that is not start."""
+    """Shape of the schedule, as in lightning_ding.utils.schedules.Schedule; needs an end that is not start."""
     start: float = 1.0
     """Probability of a random action at the start, in [0, 1]."""
     end: float = 0.05

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from lightning_ding.run_facts import Facts
+from lightning_ding.utils.run_facts import Facts
 
 Row = Mapping[str, float]
 """Metrics that were written at the same time, by name, such as ``learn/grad_norm``."""

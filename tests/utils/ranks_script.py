@@ -1,4 +1,4 @@
-"""Calls every function of lightning_ding.ranks, started by test_ranks.py.
+"""Calls every function of lightning_ding.utils.ranks, started by test_ranks.py.
 
 Usage: python ranks_script.py FOLDER RANK WORLD_SIZE. Each rank writes what it gets to FOLDER/rank_R.json.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lightning_ding import ranks
+from lightning_ding.utils import ranks
 
 
 def results(rank: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightning_ding.progress import Progress
+from lightning_ding.utils.progress import Progress
 
 
 def test_progress_starts_at_zero() -> None:

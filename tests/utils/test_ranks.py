@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tests.processes import run_two_ranks
-from tests.ranks_script import results
+from tests.utils.ranks_script import results
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
 

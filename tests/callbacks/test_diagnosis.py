@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from benchmarks.proofs import PROOFS
+from lightning_ding.callbacks.diagnosis import CHECKS, HEALTHY, PAGE, Diagnosis
 from lightning_ding.config import to_dict
-from lightning_ding.diagnosis import CHECKS, HEALTHY, PAGE, Diagnosis
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.run_facts import Facts, facts_of
+from lightning_ding.utils.run_facts import Facts, facts_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STORED: dict[str, dict[str, Any]] = json.loads((ROOT / "docs" / "results" / "vitals.json").read_text())
 LATE = {"step": 80_000.0}
 DISCOUNTED = Facts(discount_factor=0.99, budget=100_000, num_envs=4)

@@ -1,0 +1,49 @@
+from .a2c import A2CConfig as A2CConfig, A2CPolicy as A2CPolicy
+from .awac import AWACConfig as AWACConfig, AWACPolicy as AWACPolicy
+from .base.config import PolicyConfig as PolicyConfig
+from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Policy
+from .base.update.non_finite import NonFiniteError as NonFiniteError
+from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
+from .c51 import C51Config as C51Config, C51Policy as C51Policy
+from .calql import CalQLConfig as CalQLConfig, CalQLPolicy as CalQLPolicy
+from .cql import CQLConfig as CQLConfig, CQLPolicy as CQLPolicy
+from .crossq import CrossQConfig as CrossQConfig, CrossQPolicy as CrossQPolicy
+from .d4pg import D4PGConfig as D4PGConfig, D4PGPolicy as D4PGPolicy
+from .ddpg import DDPGConfig as DDPGConfig, DDPGPolicy as DDPGPolicy
+from .discrete_cql import DiscreteCQLConfig as DiscreteCQLConfig, DiscreteCQLPolicy as DiscreteCQLPolicy
+from .discrete_sac import DiscreteSACConfig as DiscreteSACConfig, DiscreteSACPolicy as DiscreteSACPolicy
+from .dqfd import DQfDConfig as DQfDConfig, DQfDPolicy as DQfDPolicy
+from .dqn import DQNConfig as DQNConfig, DQNPolicy as DQNPolicy
+from .dt import DTConfig as DTConfig, DTPolicy as DTPolicy
+from .factory import create_policy as create_policy, get_policy_cls as get_policy_cls
+from .fqf import FQFConfig as FQFConfig, FQFPolicy as FQFPolicy
+from .from_dump import Dump as Dump, load_dump as load_dump
+from .from_sb3 import load_sb3_policy as load_sb3_policy
+from .impala import IMPALAConfig as IMPALAConfig, IMPALAPolicy as IMPALAPolicy
+from .iql import IQLConfig as IQLConfig, IQLPolicy as IQLPolicy
+from .iqn import IQNConfig as IQNConfig, IQNPolicy as IQNPolicy
+from .load import load_policy as load_policy
+from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
+from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
+from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
+from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
+from .q_learning import QLearningConfig as QLearningConfig, QLearningPolicy as QLearningPolicy
+from .qrdqn import QRDQNConfig as QRDQNConfig, QRDQNPolicy as QRDQNPolicy
+from .r2d2 import R2D2Config as R2D2Config, R2D2Policy as R2D2Policy
+from .rainbow import RainbowConfig as RainbowConfig, RainbowPolicy as RainbowPolicy
+from .recurrent_ppo import RecurrentPPOConfig as RecurrentPPOConfig, RecurrentPPOPolicy as RecurrentPPOPolicy
+from .redq import REDQConfig as REDQConfig, REDQPolicy as REDQPolicy
+from .reference.collate import (
+    default_collate as default_collate,
+    default_decollate as default_decollate,
+    default_preprocess_learn as default_preprocess_learn,
+    single_env_forward_wrapper as single_env_forward_wrapper,
+)
+from .reference.policy import ReferencePolicy as ReferencePolicy
+from .rlpd import RLPDConfig as RLPDConfig, RLPDPolicy as RLPDPolicy
+from .sac import SACConfig as SACConfig, SACPolicy as SACPolicy
+from .sqil import SQILConfig as SQILConfig, SQILPolicy as SQILPolicy
+from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
+from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
+from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
+from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy

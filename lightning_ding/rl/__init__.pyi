@@ -1,0 +1,92 @@
+from .actor_critic import (
+    critic_error as critic_error,
+    critic_loss as critic_loss,
+    pessimistic_target as pessimistic_target,
+    smoothed_action as smoothed_action,
+    soft_actor_loss as soft_actor_loss,
+    soft_target as soft_target,
+    temperature_loss as temperature_loss,
+)
+from .distributional import (
+    categorical_projection as categorical_projection,
+    cross_entropy as cross_entropy,
+    ensemble_quantile_huber as ensemble_quantile_huber,
+    fraction_loss as fraction_loss,
+    mean_return as mean_return,
+    moved_support as moved_support,
+    quantile_huber as quantile_huber,
+    quantile_target as quantile_target,
+    share_beyond_support as share_beyond_support,
+    take_action_distribution as take_action_distribution,
+    truncated_quantiles as truncated_quantiles,
+    weighted_mean as weighted_mean,
+)
+from .distributions import (
+    Categorical as Categorical,
+    DiagonalGaussian as DiagonalGaussian,
+    Distribution as Distribution,
+    HybridDistribution as HybridDistribution,
+    MultiCategorical as MultiCategorical,
+    distribution_of as distribution_of,
+    expectation as expectation,
+    squashed_gaussian_log_prob as squashed_gaussian_log_prob,
+    squashed_gaussian_sample as squashed_gaussian_sample,
+)
+from .exploration import (
+    OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise,
+    discrete_counts as discrete_counts,
+    epsilon_greedy as epsilon_greedy,
+    gaussian_noise as gaussian_noise,
+    gumbel_perturbed as gumbel_perturbed,
+    random_actions as random_actions,
+    random_legal_actions as random_legal_actions,
+)
+from .off_policy import VTrace as VTrace, vtrace as vtrace
+from .offline import (
+    advantage_weight as advantage_weight,
+    conservative_gap as conservative_gap,
+    discrete_conservative_gap as discrete_conservative_gap,
+    expectile_loss as expectile_loss,
+    gaussian_log_prob as gaussian_log_prob,
+    large_margin as large_margin,
+    smoothed_cross_entropy as smoothed_cross_entropy,
+)
+from .policy_gradients import (
+    PPOPolicyLoss as PPOPolicyLoss,
+    approx_kl as approx_kl,
+    policy_gradient_loss as policy_gradient_loss,
+    ppo_policy_loss as ppo_policy_loss,
+    ppo_value_loss as ppo_value_loss,
+    standardise as standardise,
+)
+from .recurrent import (
+    sequence_priority as sequence_priority,
+    sequence_targets as sequence_targets,
+    value_rescale as value_rescale,
+    value_unscale as value_unscale,
+)
+from .returns import discounted_return as discounted_return, gae as gae, n_step_return as n_step_return
+from .running import (
+    RunningMeanStd as RunningMeanStd,
+    RunningReturns as RunningReturns,
+    combine_moments as combine_moments,
+    moments as moments,
+)
+from .sequences import Sequences as Sequences, time_major as time_major
+from .soft import (
+    expected_soft_value as expected_soft_value,
+    munchausen_bonus as munchausen_bonus,
+    soft_q_target as soft_q_target,
+    soft_value as soft_value,
+)
+from .state_dependent_noise import StateDependentNoise as StateDependentNoise
+from .td import (
+    TDLoss as TDLoss,
+    double_q_target as double_q_target,
+    masked as masked,
+    q_target as q_target,
+    take_action_value as take_action_value,
+    td_error as td_error,
+    td_loss as td_loss,
+)
+from .value_scales import rescale_output as rescale_output, symexp as symexp, symlog as symlog
