@@ -6,7 +6,8 @@
 
 Each run goes through ``benchmarks.learn``, as the published curves do. The rows are stored in
 ``docs/results/vitals.json`` with four digits; ``tests/callbacks/test_diagnosis.py`` fails if a run with the whole
-budget shows a symptom. A part of the budget says less: symptoms that need most of the budget then look at a policy that is still new.
+budget shows a symptom. A part of the budget says less: symptoms that need most of the budget then look at a policy that
+is still new.
 """
 
 from __future__ import annotations
