@@ -28,7 +28,7 @@ from lightning_ding.di_engine.shared_keys import (
 )
 from lightning_ding.policy import Policy, ReferencePolicy
 from lightning_ding.policy.base.reference_form import adopt
-from lightning_ding.policy.reference.policy import read_by_workers
+from lightning_ding.di_engine.policies.policy import read_by_workers
 from lightning_ding.worker import get_serial_collector_cls
 
 WORKERS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.")

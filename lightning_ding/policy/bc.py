@@ -135,14 +135,7 @@ class BCPolicy(ActorPolicy[BCConfig]):
         """Return the registered actor network."""
         return "pg", ["lightning_ding.model.pg"]
 
-    def _get_nstep(self) -> int:
-        return 1
-
-    def _get_discount_factor(self) -> float:
+    @property
+    def discount_factor(self) -> float:
+        """The discount factor: 1, because no return is computed."""
         return 1.0
-
-    def _get_random_collect_size(self) -> int:
-        return 0
-
-    def _get_update_per_collect(self) -> int:
-        return int(self.config.learn.update_per_collect)

@@ -133,8 +133,10 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         moved = torch.stack(divergences).nanmean()  # a skipped update moved nothing
         return mean_over_ranks(float(moved)) > limit
 
-    def _get_update_per_collect(self) -> int:
-        return self.config.learn.epoch_per_collect * super()._get_update_per_collect()
+    @property
+    def update_per_collect(self) -> int:
+        """Updates that a rollout gives, in all passes."""
+        return self.config.learn.epoch_per_collect * super().update_per_collect
 
     def _monitor_vars_learn(self) -> list[str]:
         return MONITORED

@@ -186,7 +186,9 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
         if "return_statistics" in state:
             self.return_statistics.load_state_dict(state["return_statistics"])
 
-    def _get_nstep(self) -> int:
+    @property
+    def nstep(self) -> int:
+        """Steps of the returns that a buffer sums."""
         return self.config.nstep if self.config.nstep_return else 1
 
     def _monitor_vars_learn(self) -> list[str]:

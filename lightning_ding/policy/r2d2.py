@@ -239,7 +239,8 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
     def _sequence_length(self) -> int:
         return self.config.burnin_step + self.config.learn_unroll_len + self.config.nstep - 1
 
-    def _get_sample_options(self) -> dict[str, Any]:
+    @property
+    def sample_options(self) -> dict[str, Any]:
         """Return the arguments of the buffer's ``sample``; the rewards are summed here, not by the buffer."""
         period = self.config.sequence_period or max(1, self.config.learn_unroll_len // 2)
         window = {"sequence": self._sequence_length(), "burn_in": self.config.burnin_step, "period": period}

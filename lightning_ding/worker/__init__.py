@@ -3,10 +3,9 @@
 The workers of distributed runs are imported from ``lightning_ding.distributed`` when they are used.
 """
 
-import importlib
-from typing import Any
-
 import lazy_loader
+
+from lightning_ding.utils.foreign import with_foreign
 
 _of_this_package, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _DISTRIBUTED = (
@@ -24,15 +23,10 @@ _DISTRIBUTED = (
     "get_parallel_collector_cls",
     "get_parallel_commander_cls",
 )
-"""Names of ``lightning_ding.distributed`` that DI-engine has in its package of workers."""
-__all__ += _DISTRIBUTED
-
-
-def __getattr__(name: str) -> Any:
-    """Import what has the name."""
-    if name in _DISTRIBUTED:
-        return getattr(importlib.import_module("lightning_ding.distributed"), name)
-    return _of_this_package(name)
+_HOMES = {"BaseSerialCommander": "di_engine.workers.commander", **dict.fromkeys(_DISTRIBUTED, "distributed")}
+"""Modules of names that users of other frameworks look for here."""
+__all__ += [*_HOMES]
+__getattr__ = with_foreign(__name__, _HOMES, _of_this_package)
 
 
 def __dir__() -> list[str]:

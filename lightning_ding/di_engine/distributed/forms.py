@@ -16,7 +16,7 @@ from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter
 from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
-from lightning_ding.distributed.ding_transitions import as_columns
+from lightning_ding.di_engine.distributed.transitions import as_columns
 from lightning_ding.worker import LearnerHook
 from lightning_ding.worker.learner.hooks import DEFAULT_PRIORITY, Position
 

@@ -1,0 +1,1 @@
+"""Configs, transitions and learners of distributed runs in DI-engine's form."""

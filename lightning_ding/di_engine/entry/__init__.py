@@ -1,0 +1,1 @@
+"""DI-engine's serial entries, and their commands."""

@@ -1,0 +1,1 @@
+"""Envs with DI-engine's interface."""
