@@ -43,10 +43,6 @@ from lightning_ding.utils.foreign import with_foreign
 from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 
 if TYPE_CHECKING:
-    from lightning_ding.di_engine.distributed.forms import (
-        SendLearnInfoHook as SendLearnInfoHook,
-        SendPolicyHook as SendPolicyHook,
-    )
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel as FlaskChannel
 
 __all__ = [
@@ -104,8 +100,8 @@ _register_transports()
 
 _HOMES = {
     "FlaskChannel": "distributed.flask_fs.channel",
-    "SendLearnInfoHook": "di_engine.distributed.forms",
-    "SendPolicyHook": "di_engine.distributed.forms",
+    "SendLearnInfoHook": "di_engine.parallel_forms",
+    "SendPolicyHook": "di_engine.parallel_forms",
 }
 """Modules of names that are imported when they are used; the first one needs an extra."""
 __getattr__ = with_foreign(__name__, _HOMES)

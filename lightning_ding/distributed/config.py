@@ -347,14 +347,14 @@ def resolve_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
 
 
 def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
-    """Return the config of a run, also for one in a format that :mod:`lightning_ding.di_engine.distributed` translates.
+    """Return the config of a run, also of one that :mod:`lightning_ding.di_engine.parallel_config` translates.
 
     Raises:
         ValueError: If a key is unknown or a value cannot be used here.
         TypeError: If a value has the wrong type.
     """
     if isinstance(cfg, Mapping):
-        cfg = foreign("distributed.config").run_of(cfg)
+        cfg = foreign("parallel_config").run_of(cfg)
     found: ParallelConfig = resolve(ParallelConfig, cfg)
     return found
 

@@ -5,14 +5,8 @@ from typing import TYPE_CHECKING
 from lightning_ding.utils.foreign import with_foreign
 
 if TYPE_CHECKING:
-    from lightning_ding.di_engine.entry.serial import (
-        eval as eval,
-        serial_pipeline as serial_pipeline,
-        serial_pipeline_offline as serial_pipeline_offline,
-        serial_pipeline_onpolicy as serial_pipeline_onpolicy,
-    )
     from lightning_ding.entry.parallel import parallel_pipeline as parallel_pipeline
 
 _SERIAL = ("eval", "serial_pipeline", "serial_pipeline_offline", "serial_pipeline_onpolicy")
-_HOMES = {"parallel_pipeline": "entry.parallel", **dict.fromkeys(_SERIAL, "di_engine.entry.serial")}
+_HOMES = {"parallel_pipeline": "entry.parallel", **dict.fromkeys(_SERIAL, "di_engine.serial")}
 __getattr__ = with_foreign(__name__, _HOMES)  # imported when they are used, so that other commands start faster

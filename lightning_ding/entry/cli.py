@@ -14,7 +14,7 @@ from lightning_ding.config import closest
 
 LIGHTNING, DISTRIBUTED = "lightning_ding.entry.lightning_cli", "lightning_ding.entry.parallel"
 SWEEP = "lightning_ding.entry.sweep"
-SERIAL = "lightning_ding.di_engine.entry.serial_cli"
+SERIAL = "lightning_ding.di_engine.serial_cli"
 COMMANDS = {
     "fit": ("train a policy", LIGHTNING),
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),

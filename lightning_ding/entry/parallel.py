@@ -59,7 +59,7 @@ def parallel_pipeline(
         if not isinstance(resume, bool):
             resume, seed = False, resume
         require(len(cfg) == 3, "cfg", "three configs, for main, create and system", f"{len(cfg)} of them")
-        cfg, seed = foreign("distributed.config").compile_run(*cfg, seed or 0), None
+        cfg, seed = foreign("parallel_config").compile_run(*cfg, seed or 0), None
     require(seed is None, "seed", "None with one config, whose main.seed counts", seed)
     require(isinstance(resume, bool), "resume", "a bool", resume)
     cfg = read_run(cast(Any, cfg))

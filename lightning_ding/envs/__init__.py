@@ -10,8 +10,8 @@ from lightning_ding.utils.foreign import with_foreign
 _of_this_package, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _BASE_ENV = ("BaseEnv", "BaseEnvAdapter", "BaseEnvTimestep", "make_base_env")
 _HOMES = {
-    "DingEnvWrapper": "di_engine.envs.ding_env_wrapper",
-    **dict.fromkeys(_BASE_ENV, "di_engine.envs.base_env"),
+    "DingEnvWrapper": "di_engine.ding_env_wrapper",
+    **dict.fromkeys(_BASE_ENV, "di_engine.base_env"),
 }
 __all__ += [*_HOMES]
 __getattr__ = with_foreign(__name__, _HOMES, _of_this_package)

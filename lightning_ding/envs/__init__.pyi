@@ -1,5 +1,5 @@
-import lightning_ding.di_engine.envs.base_env as _base_env
-import lightning_ding.di_engine.envs.ding_env_wrapper as _wrapper
+import lightning_ding.di_engine.base_env as _base_env
+import lightning_ding.di_engine.ding_env_wrapper as _wrapper
 
 from .answers import BrokenEnvError as BrokenEnvError
 from .atari import make_atari as make_atari

@@ -150,4 +150,4 @@ def policy_of(mode: Any) -> PolicyAttributes:
     for one in (mode, getattr(getattr(mode, "get_attribute", None), "__self__", None)):
         if isinstance(one, PolicyAttributes):
             return one
-    return cast(PolicyAttributes, foreign("attributes").ByName(mode))
+    return cast(PolicyAttributes, foreign("by_env").ByName(mode))

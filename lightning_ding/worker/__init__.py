@@ -23,7 +23,7 @@ _DISTRIBUTED = (
     "get_parallel_collector_cls",
     "get_parallel_commander_cls",
 )
-_HOMES = {"BaseSerialCommander": "di_engine.workers.commander", **dict.fromkeys(_DISTRIBUTED, "distributed")}
+_HOMES = {"BaseSerialCommander": "di_engine.commander", **dict.fromkeys(_DISTRIBUTED, "distributed")}
 """Modules of names that users of other frameworks look for here."""
 __all__ += [*_HOMES]
 __getattr__ = with_foreign(__name__, _HOMES, _of_this_package)

@@ -56,7 +56,7 @@ def adapted(mode: Any, config: CollectorConfig) -> Any:
         TypeError: If the mode lacks a function.
     """
     if not isinstance(mode, CollectMode):
-        return foreign("workers.by_env").ByEnv(mode, config)
+        return foreign("by_env").ByEnv(mode, config)
     reasons = {
         "deepcopy_obs": "the arrays that such a policy gets are never overwritten",
         "transform_obs": "it makes its tensors itself",

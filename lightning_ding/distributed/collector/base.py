@@ -104,7 +104,7 @@ class BaseParallelCollector(StepMethods):
         self._seconds = 0.0
 
     def _read(self, cfg: Any) -> Any:
-        return foreign("distributed.config").task_of(cfg, self._has_own_steps) if isinstance(cfg, Mapping) else cfg
+        return foreign("parallel_config").task_of(cfg, self._has_own_steps) if isinstance(cfg, Mapping) else cfg
 
     # ------------------------------------------------------------------ for subclasses
 

@@ -138,7 +138,7 @@ class BaseCommLearner(BaseCommRole):
         learner.start(callbacks=[one for one in callbacks if not isinstance(one, LearnerHook)])
 
     def _plain_hooks(self) -> list[Any]:
-        return [*foreign("distributed.forms").hooks_of_comm_learner(self._task.learner.send_policy_freq)]
+        return [*foreign("parallel_forms").hooks_of_comm_learner(self._task.learner.send_policy_freq)]
 
     def _done(self, learner: BaseLearner) -> dict[str, Any]:
         return {"learner_step": learner.train_iter, "learner_done": True}
@@ -179,11 +179,11 @@ class BaseCommLearner(BaseCommRole):
         """
         if "main" not in task_info or self._overrides("get_data"):
             takes_single = not get_policy_cls(task_info["policy"]).learns_from_sequences
-            require(takes_single, "policy", foreign("distributed.transitions").SINGLE, task_info["policy"]["type"])
+            require(takes_single, "policy", foreign("parallel_forms").SINGLE, task_info["policy"]["type"])
         learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
         if not isinstance(learner, RemoteLearner):
             options = {"n_step": 1, "discount_factor": 1.0, **_options(learner)}
-            learner.setup_dataloader(foreign("distributed.forms").ColumnsOf(self.get_data, **options))
+            learner.setup_dataloader(foreign("parallel_forms").ColumnsOf(self.get_data, **options))
         for name in ("get_data", "send_policy", "send_learn_info"):
             setattr(learner, name, getattr(self, name))
         return learner
@@ -197,7 +197,7 @@ class BaseCommLearner(BaseCommRole):
         is_game = self.config.system.collector.type == "marine"
         source: Any = _Rounds(self)
         if self._overrides("get_data"):
-            source = foreign("distributed.forms").BatchSource(self.get_data, lambda: self._progress)
+            source = foreign("parallel_forms").BatchSource(self.get_data, lambda: self._progress)
         announcer = ColumnAnnouncer(task.policy, self.send_columns, is_game)
         callbacks: list[Callback] = [announcer, *self.hooks4call]
         if self._overrides("send_learn_info") or self._overrides("hooks4call"):
@@ -205,7 +205,7 @@ class BaseCommLearner(BaseCommRole):
         return RemoteLearner(task, source, callbacks, is_game)
 
     def _plain_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
-        learner_cfg, others = foreign("distributed.config").learner_section(task_info["learner_cfg"])
+        learner_cfg, others = foreign("parallel_config").learner_section(task_info["learner_cfg"])
         settings = ParallelLearnerConfig(send_policy_freq=others.get("send_policy_freq", 1))
         policy_id = str(task_info.get("policy_id", ""))
         self._task = LearningTask(task_info["policy"], learner=settings, policy_id=policy_id)
@@ -223,7 +223,7 @@ class BaseCommLearner(BaseCommRole):
             return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
         return [
             WeightPublisher(self.send_policy, every),
-            foreign("distributed.forms").InfoForm(self.send_learn_info, every),
+            foreign("parallel_forms").InfoForm(self.send_learn_info, every),
         ]
 
     def send_columns(self, columns: Mapping[str, Any]) -> None:
@@ -265,7 +265,7 @@ class BaseCommLearner(BaseCommRole):
         while not self._end_flag:
             answer = self.get_round(batch_size, 1, learner.train_iter, _options(learner))
             if answer.data is not None:
-                return [self._item(row) for row in foreign("distributed.transitions").transitions_of(answer.data)]
+                return [self._item(row) for row in foreign("parallel_forms").transitions_of(answer.data)]
             if answer.stop:
                 break
             threading.Event().wait(max(answer.wait, 0.002))

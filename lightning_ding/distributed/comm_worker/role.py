@@ -57,7 +57,7 @@ class BaseCommRole(ABC):
         self._cfg = cfg
         self._has_worker_config = is_worker_config(cfg)
         self.config: ParallelConfig = (
-            foreign("distributed.config").run_of_worker(cfg, not type(self).__module__.startswith(OWN))
+            foreign("parallel_config").run_of_worker(cfg, not type(self).__module__.startswith(OWN))
             if self._has_worker_config
             else resolve_run(cfg)
         )

@@ -67,7 +67,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
             policy_version = self.run.policy_version(buffer_id)
         with self._pushing:
             number = replay.counts.next_seq.get(sender.run_id, 0)
-            rows = foreign("distributed.transitions").rows_for_buffer(data, policy_version, number)
+            rows = foreign("parallel_forms").rows_for_buffer(data, policy_version, number)
             about = {"env_step": nested.length(rows), "returns": [], "lengths": [], "dropped_episodes": []}
             handle = self.run.store.put("data", rows)
             message = (sender, number, handle, {**about, "wait_time": 0.0})
@@ -141,7 +141,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
         batch = replay.draw(batch_size, 1, cur_learner_iter, options, policy_version)
         if batch is None:
             return None
-        rows: list[dict[str, Any]] = foreign("distributed.transitions").transitions_of(batch)
+        rows: list[dict[str, Any]] = foreign("parallel_forms").transitions_of(batch)
         return rows
 
     def deal_with_learner_send_info(self, task_id: str, buffer_id: str, info: Mapping[str, Any]) -> None:

@@ -71,15 +71,6 @@ class NamedAttributes(PolicyAttributes):
             foreign("policies.policy").adopt(cls)
         return super().__new__(cls)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a part of the module, or an attribute under a private name that it does not have here."""
-        try:
-            return super().__getattr__(name)  # type: ignore[misc]
-        except AttributeError:
-            if not name.startswith("_") or name.startswith("__"):
-                raise
-        return foreign("policies.names").named(self, name)
-
     @property
     def keeps_double(self) -> bool:
         """Whether observations of double precision are stored as such."""

@@ -51,7 +51,7 @@ ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
 @saved_state.reads_data_only
-class Policy(NamedAttributes, LightningModule, Generic[ConfigT]):
+class Policy(LightningModule, NamedAttributes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
@@ -215,6 +215,15 @@ class Policy(NamedAttributes, LightningModule, Generic[ConfigT]):
         return {}
 
     _get_setting_eval = _get_setting_learn
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        """Return a parameter or a module, or an attribute by a private name that other frameworks have for it."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if not name.startswith("_") or name.startswith("__"):
+                raise
+        return cast(nn.Module, foreign("policies.names").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:

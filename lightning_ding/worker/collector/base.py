@@ -44,7 +44,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         env: A vector env; its owner closes it.
         policy: A policy or its collect mode; a sequence of P collect modes where several policies act in one env. A
             mode that is not a :class:`CollectMode`, such as a namedtuple or an ``EasyDict`` of functions, acts env by
-            env, see :class:`~lightning_ding.di_engine.workers.by_env.ByEnv`.
+            env, see :class:`~lightning_ding.di_engine.by_env.ByEnv`.
         tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
             it.
         exp_name: Part of the name of the Python logger that gets the reports too.

@@ -195,7 +195,7 @@ def restored_queue(state: Any) -> Any:
     """Return the queue whose ``state`` was saved."""
     if not isinstance(state, Mapping):
         return TransitionQueue([nested.to_array(part, keep_double=True) for part in state])
-    queue = foreign("workers.by_env").PieceQueue()
+    queue = foreign("by_env").PieceQueue()
     queue.load(state)
     return queue
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from easydict import EasyDict
 
+from lightning_ding.di_engine.parallel_config import task_of
 from lightning_ding.distributed import (
     BaseCommCollector,
     BaseParallelCollector,
@@ -19,7 +20,6 @@ from lightning_ding.distributed import (
     get_parallel_collector_cls,
 )
 from lightning_ding.distributed.collector.calls import takes
-from lightning_ding.di_engine.distributed.config import task_of
 from lightning_ding.policy import create_policy
 from tests.distributed.weight_policy import ENV, POLICY
 

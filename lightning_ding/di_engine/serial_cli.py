@@ -20,8 +20,8 @@ from typing import Any
 from lightning_ding.config import require
 from lightning_ding.di_engine.configs import read_pair
 from lightning_ding.di_engine.convert import to_recipe, to_yaml
-from lightning_ding.di_engine.entry.serial import eval as evaluate, train
 from lightning_ding.di_engine.run import UNLIMITED, Run
+from lightning_ding.di_engine.serial import eval as evaluate, train
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
 from lightning_ding.utils.return_text import return_text

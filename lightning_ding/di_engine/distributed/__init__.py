@@ -1,1 +1,0 @@
-"""Configs, transitions and learners of distributed runs in DI-engine's form."""

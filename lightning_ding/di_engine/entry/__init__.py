@@ -1,1 +1,0 @@
-"""DI-engine's serial entries, and their commands."""

@@ -1,1 +1,0 @@
-"""Envs with DI-engine's interface."""
