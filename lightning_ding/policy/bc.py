@@ -2,8 +2,8 @@
 
 Paper: Pomerleau 1989 (https://proceedings.neurips.cc/paper/1988/hash/812b4ba287f5ee0bc9d43bbf5bbe87fb-Abstract.html).
 
-Where this differs: the loss is the negative log likelihood for all kinds of actions; ``loss_type`` has the regression
-losses of DI-engine for continuous ones. Continuous actions are in normalised units, [-1, 1] in every dimension.
+Where this differs: the loss is the negative log likelihood for all kinds of actions; ``loss_type`` has regression
+losses for continuous ones. Continuous actions are in normalised units, [-1, 1] in every dimension.
 
 Shapes: B batch, A actions, or dimensions of a continuous action.
 """

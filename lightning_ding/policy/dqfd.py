@@ -65,7 +65,7 @@ class DQfDConfig(DQNConfig):
     for batches without discount, which do not come from such a buffer."""
     priority: bool = True
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
-    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = True  # noqa: N815 - a documented name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 0
     """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the

@@ -6,8 +6,8 @@ one critic for both. The loss is in ``clipped_surrogate``.
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
 by a separate distance, not by the clip ratio of the policy, and by default not at all. The critic's scale
-(``value_norm``) follows the returns once a round and leaves all values as they are, see ``actor_critic``; DI-engine's
-change of scale multiplies them. ``train_iter`` counts minibatches.
+(``value_norm``) follows the returns once a round and leaves all values as they are, see ``actor_critic``.
+``train_iter`` counts minibatches.
 
 Shapes: B batch.
 """

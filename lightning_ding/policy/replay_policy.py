@@ -88,7 +88,7 @@ class ReplayConfig(PolicyConfig):
     """gamma, in [0, 1]."""
     priority: bool = False
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
-    priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = False  # noqa: N815 - a documented name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 0
     """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
