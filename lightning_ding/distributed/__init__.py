@@ -39,7 +39,7 @@ from lightning_ding.distributed.transport import (
     Store,
 )
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
-from lightning_ding.utils.foreign import with_foreign
+from lightning_ding.utils.foreign import attach
 from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 
 if TYPE_CHECKING:
@@ -104,4 +104,4 @@ _HOMES = {
     "SendPolicyHook": "di_engine.parallel_forms",
 }
 """Modules of names that are imported when they are used; the first one needs an extra."""
-__getattr__ = with_foreign(__name__, _HOMES)
+__getattr__ = attach(__name__, _HOMES)[0]

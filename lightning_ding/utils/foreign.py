@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import lazy_loader
 
 
 def foreign(name: str) -> Any:
@@ -12,16 +14,15 @@ def foreign(name: str) -> Any:
     return importlib.import_module(f"lightning_ding.di_engine.{name}")
 
 
-def with_foreign(
-    package: str, homes: Mapping[str, str], own: Callable[[str], Any] | None = None
-) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that also has names of other packages.
+def attach(package: str, homes: Mapping[str, str], stub: str | None = None) -> tuple[Any, Any, list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports names when they are used.
 
     Args:
         package: Name of the package.
-        homes: For each name of another package, its module without the leading ``lightning_ding.``.
-        own: The ``__getattr__`` for other names, if the package imports its own ones when they are used.
+        homes: For each name of another module, that module without the leading ``lightning_ding.``.
+        stub: ``__file__`` of a package with a stub, which lists its own names.
     """
+    own, _, names = lazy_loader.attach_stub(package, stub) if stub is not None else (None, None, [])
 
     def find(name: str) -> Any:
         if name in homes:
@@ -30,4 +31,5 @@ def with_foreign(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return own(name)
 
-    return find
+    everything = [*names, *homes]
+    return find, lambda: sorted(everything), everything

@@ -3,11 +3,8 @@
 The workers of distributed runs are imported from ``lightning_ding.distributed`` when they are used.
 """
 
-import lazy_loader
+from lightning_ding.utils.foreign import attach
 
-from lightning_ding.utils.foreign import with_foreign
-
-_of_this_package, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _DISTRIBUTED = (
     "BaseCommCollector",
     "BaseCommLearner",
@@ -25,10 +22,4 @@ _DISTRIBUTED = (
 )
 _HOMES = {"BaseSerialCommander": "di_engine.commander", **dict.fromkeys(_DISTRIBUTED, "distributed")}
 """Modules of names that users of other frameworks look for here."""
-__all__ += [*_HOMES]
-__getattr__ = with_foreign(__name__, _HOMES, _of_this_package)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, also of what is imported when it is used."""
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(__name__, _HOMES, __file__)

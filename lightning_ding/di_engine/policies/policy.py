@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
 from lightning_ding.di_engine.policies import data as forms
-from lightning_ding.di_engine.policies.names import BASE_CONFIG
+from lightning_ding.di_engine.policies.names import BASE_CONFIG, METHODS
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
@@ -394,6 +394,8 @@ FROM_CONFIG: dict[str, Any] = {
 }
 """Attributes that workers read, where the class has neither a method nor an attribute for them."""
 BY_NAME = {name for name, member in vars(PolicyAttributes).items() if isinstance(member, property)} - {"module"}
+for _name in ("_create_model", "_get_attribute", "_set_attribute"):
+    setattr(ReferencePolicy, _name, METHODS[_name])  # which a class may call with super()
 for _name in BY_NAME:
     if f"_get_{_name}" not in vars(ReferencePolicy):
         setattr(ReferencePolicy, _name, property(lambda self, name=_name: self.get_attribute(name)))
