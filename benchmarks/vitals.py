@@ -19,7 +19,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ class Recorder(Diagnosis):
     """A diagnosis that keeps its rows, and tells of them now and then."""
 
     last: Recorder
-    tell: Callable[[Recorder], None]
+    tell: Any
+    """A static method of one diagnosis, that writes what it has seen."""
 
     def see(self, row: Row) -> list[Symptom]:
         """Keep a row, and look at it."""
