@@ -9,9 +9,10 @@ Shapes: N envs; K rows, each of one env; S requested samples; T steps of a piece
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -79,8 +80,12 @@ class ByName(PolicyAttributes):
             raise
 
 
+def _read(policy: ByName, name: str) -> Any:
+    return policy.read(name)  # of the subclass
+
+
 for _name in (*DEFAULTS, "batch_size"):
-    setattr(ByName, _name, property(lambda self, name=_name: self.read(name)))
+    setattr(ByName, _name, property(functools.partial(_read, name=_name)))
 
 
 class ByEnv(ByName):
@@ -246,7 +251,7 @@ class PieceQueue:
         unroll_len, n_sample = int(policy.unroll_len or 1), policy.n_sample
         self._is_on_policy = bool(policy.on_policy)
         is_whole = n_sample is None or policy.setting("traj_len_inf", False)
-        self._cut = math.inf if is_whole else max(unroll_len, -(-n_sample // num_envs))
+        self._cut = math.inf if is_whole else max(unroll_len, -(-cast(int, n_sample) // num_envs))
         nstep = int(policy.setting("nstep", 1) or 1)
         self._overlap = nstep if nstep > 1 and unroll_len == 1 and not self._is_on_policy else 0
 

@@ -11,6 +11,7 @@ Shapes: N envs, B batch.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -394,11 +395,17 @@ FROM_CONFIG: dict[str, Any] = {
 }
 """Attributes that workers read, where the class has neither a method nor an attribute for them."""
 BY_NAME = {name for name, member in vars(PolicyAttributes).items() if isinstance(member, property)} - {"module"}
+
+
+def _read(policy: ReferencePolicy, name: str) -> Any:
+    return policy.get_attribute(name)  # of the subclass
+
+
 for _name in ("_create_model", "_get_attribute", "_set_attribute"):
     setattr(ReferencePolicy, _name, METHODS[_name])  # which a class may call with super()
 for _name in BY_NAME:
     if f"_get_{_name}" not in vars(ReferencePolicy):
-        setattr(ReferencePolicy, _name, property(lambda self, name=_name: self.get_attribute(name)))
+        setattr(ReferencePolicy, _name, property(functools.partial(_read, name=_name)))
 
 
 def _average_before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -298,7 +298,7 @@ class ReplaySettings:
             random=random,
             batch_size=batch_size,
             round_size=round_size,
-            samples_per_insert=coordinator.samples_per_insert or round_size / policy.n_sample,
+            samples_per_insert=coordinator.samples_per_insert or round_size / cast(int, policy.n_sample),
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
             in_sequences=in_sequences,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from lightning_ding.utils.attributes import NAMES, PolicyAttributes
 from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
 
-OTHERS = {
+OTHERS: dict[str, Callable[[Any], Any]] = {
     "cfg": lambda policy: policy.cfg,
     "cuda": lambda policy: torch.device(policy.device).type == "cuda",
     "cur_lr": lambda policy: policy.cur_lr(),
@@ -44,6 +44,7 @@ class NamedAttributes(PolicyAttributes):
     """
 
     config: Any = DefaultConfig()
+    normaliser: Any
     has_dict_config: ClassVar[bool] = False
     learn_function, collect_function = LearnMode, CollectMode
     eval_function, command_function = EvalMode, CommandMode
