@@ -50,9 +50,7 @@ def test_row_is_counted_in_the_source_and_not_in_the_order_of_episodes() -> None
 
 
 def test_first_row_with_nan_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="action must be finite, got 'NaN or infinite numbers, first in row 6"
-    ):
+    with pytest.raises(ValueError, match="action must be finite, got 'NaN or infinite numbers, first in row 6"):
         Dataset(with_action([[0.0]] * 6 + [[np.nan]] + [[0.0]] * 2))
 
 
