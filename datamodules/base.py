@@ -19,10 +19,10 @@ from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
-from lightning_ding.datamodules.options import FixedOptions
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import RunEnvs, check_same_spaces
 from lightning_ding.datamodules.trainer_setup import (
+    FixedOptions,
     check_fields,
     plain,
     set_up_trainer,

@@ -210,8 +210,8 @@ class ReadOnlyList(list[Any]):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"{self._name} cannot be changed: pass it to the constructor, or change a copy.deepcopy")
 
-    append = extend = insert = remove = pop = clear = sort = reverse = _refuse  # type: ignore[assignment]
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)

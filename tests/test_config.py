@@ -387,8 +387,8 @@ def test_a_config_that_is_read_only_cannot_be_changed_by_any_method(change: Any)
         lambda sizes: operator.setitem(sizes, 0, 64),
         lambda sizes: operator.setitem(sizes, slice(None), []),
         lambda sizes: operator.delitem(sizes, 0),
-        lambda sizes: operator.iadd(sizes, [64]),
-        lambda sizes: operator.imul(sizes, 2),
+        lambda sizes: sizes.__iadd__([64]),
+        lambda sizes: sizes.__imul__(2),
         lambda sizes: sizes[2].append(64),
     ],
 )
