@@ -33,7 +33,7 @@ import torch
 
 from lightning_ding.di_engine.configs import policy_type, read_pair
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.serial import train
+from lightning_ding.di_engine.serial import train
 
 UPDATES = 10
 IS_PAIR = [re.compile(rf"^{name} *=", re.MULTILINE) for name in ("main_config", "create_config")]

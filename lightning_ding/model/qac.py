@@ -204,7 +204,7 @@ class ContinuousQAC(nn.Module):
                 nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Any, mode: Literal["compute_actor", "compute_critic"]) -> dict[str, Any]:
-        """Return the output of the actor or of the critics in DI-engine's form, for policies that are written in it.
+        """Return the output of the actor or of the critics by the name of the part.
 
         Args:
             inputs: For ``compute_actor`` B observations; for ``compute_critic`` a mapping with ``obs`` and ``action``,
