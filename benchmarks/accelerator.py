@@ -36,8 +36,8 @@ def speed(name: str, accelerator: str) -> float:
     whole, first = WORKLOADS[name]
     make: Callable[[Any], tuple[Any, Any]] = import_module(f"benchmarks.{name}").make_ours
     contest.fit(*make(dataclasses.replace(whole, env_steps=first)), accelerator=accelerator)
-    result: contest.Result = contest.fit(*make(whole), accelerator=accelerator)
-    return result["env_steps"] / result["seconds"]
+    result = contest.fit(*make(whole), accelerator=accelerator)
+    return float(result["env_steps"] / result["seconds"])
 
 
 def table() -> str:
