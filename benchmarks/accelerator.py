@@ -12,16 +12,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks import contest, workload
 
 RESULT = Path("docs/results/accelerator.json")
-WORKLOADS = {
+WORKLOADS: dict[str, tuple[Any, int]] = {
     "dqn": (workload.W1, 640),
     "ppo": (dataclasses.replace(workload.W2, env_steps=102_400), 2_048),
     "sac": (dataclasses.replace(workload.W3, env_steps=3_000), 756),
@@ -33,10 +34,10 @@ WORKLOADS = {
 def speed(name: str, accelerator: str) -> float:
     """Return env steps per second."""
     whole, first = WORKLOADS[name]
-    make = import_module(f"benchmarks.{name}").make_ours
+    make: Callable[[Any], tuple[Any, Any]] = import_module(f"benchmarks.{name}").make_ours
     contest.fit(*make(dataclasses.replace(whole, env_steps=first)), accelerator=accelerator)
     result = contest.fit(*make(whole), accelerator=accelerator)
-    return result["env_steps"] / result["seconds"]
+    return float(result["env_steps"] / result["seconds"])
 
 
 def table() -> str:

@@ -22,6 +22,7 @@ from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import RunEnvs, check_same_spaces
 from lightning_ding.datamodules.trainer_setup import (
+    FixedOptions,
     check_fields,
     plain,
     set_up_trainer,
@@ -55,12 +56,13 @@ COUNTS = (
 )
 
 
-class CollectingDataModule(ResumableDataModule):
+class CollectingDataModule(FixedOptions, ResumableDataModule):
     """Collect data with the policy that is trained, and evaluate the policy. A subclass defines a round of training.
 
     The policy's config determines how much is collected and how many updates are made; the arguments of this class
     determine the envs and the length of the run. Under DDP every rank has its own envs and seeds; ``max_env_step``
-    counts the steps of all ranks together.
+    counts the steps of all ranks together. Numbers such as it may be set between two fits; setting an option that is
+    read once, such as ``norm_obs``, raises an error.
     """
 
     axis: ClassVar[Literal["env_step", "train_iter"]] = "env_step"
@@ -386,7 +388,7 @@ class CollectingDataModule(ResumableDataModule):
         """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
         found = {**(saved or self._policy.normaliser.kinds)}
         found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
-        self.norm_obs, self.norm_reward = found["norm_obs"], found["norm_reward"]
+        vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
         kind = self._policy.config.reward_model.type
         is_used = not (self.norm_reward and self._policy.learner.rewards.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"

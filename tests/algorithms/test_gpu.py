@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.policy import Policy
@@ -24,10 +24,10 @@ def fit(
     """Train an algorithm for some epochs of two rounds, and return what took part."""
     torch.manual_seed(0)
     policy, data = make_policy(name), make_datamodule(name, rounds_per_epoch=2)
-    saving = [] if folder is None else [RunCheckpoint(folder)]
+    saving: list[Callback] = [] if folder is None else [RunCheckpoint(folder)]
     flags = {"accelerator": accelerator, "devices": 1, "enable_checkpointing": bool(saving), **QUIET}
     trainer = Trainer(max_epochs=epochs, callbacks=saving, **flags)
-    trainer.fit(policy, data, ckpt_path=start, **({} if start is None else {"weights_only": True}))
+    trainer.fit(policy, data, ckpt_path=start, weights_only=None if start is None else True)
     return policy, data, trainer
 
 
