@@ -21,16 +21,15 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.di_engine.base_env import BaseEnvTimestep
+from lightning_ding.di_engine.policies.data import info_of
+from lightning_ding.di_engine.policies.names import TIME_LIMIT
 from lightning_ding.utils.attributes import PolicyAttributes
 from lightning_ding.utils.modes import is_unknown_attribute
 from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.transitions import to_tensor_transitions
 
-TIME_LIMIT = "TimeLimit.truncated"
 NEEDED = ("forward", "process_transition", "get_train_sample", "reset", "get_attribute")
 OUTPUT, TRANSITION = "output", "transition"  # names of the columns of objects
-
-
 DEFAULTS: dict[str, Any] = {
     "acts_on_reward": False,
     "batch_forward": None,
@@ -120,8 +119,8 @@ class ByEnv(ByName):
 
         ``collect_data`` is an attribute of the mode, and amounts are in the policy's config if they are not given.
         """
-        if name == "collect_data":
-            return getattr(self.mode, "collect_data", True)
+        if name in ("collect_data", "keeps_double"):
+            return getattr(self.mode, "collect_data", True) if name == "collect_data" else False
         try:
             return self.mode.get_attribute(name)
         except (NotImplementedError, KeyError) as error:
@@ -329,15 +328,8 @@ def _step_of(timestep: Any, row: int) -> BaseEnvTimestep:
     if (terminated or truncated) and isinstance(info.get("final_info"), Mapping):
         info = info["final_info"]  # the other entries are of the first step of the next episode
     reward = np.array([timestep.reward[row]], dtype=np.float32)
-    own = _info_of(info, row) | {TIME_LIMIT: truncated and not terminated}
+    own = info_of(info, row) | {TIME_LIMIT: truncated and not terminated}
     return BaseEnvTimestep(nested.index(timestep.next_obs, row), reward, terminated or truncated, own)
-
-
-def _info_of(info: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return what one env reported, from the info of a vector env, which marks it by ``_name`` for each name."""
-    masks = {name: info.get(f"_{name}") for name in info if not name.startswith("_")}
-    own = {name: info[name] for name, mask in masks.items() if mask is not None and mask[row]}
-    return {name: _info_of(part, row) if isinstance(part, Mapping) else part[row] for name, part in own.items()}
 
 
 def _random_outputs(action: Any, amount: int) -> list[dict[str, Any]]:

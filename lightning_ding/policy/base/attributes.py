@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -44,7 +44,6 @@ class NamedAttributes(PolicyAttributes):
     """
 
     config: Any = DefaultConfig()
-    normaliser: Any
     has_dict_config: ClassVar[bool] = False
     learn_function, collect_function = LearnMode, CollectMode
     eval_function, command_function = EvalMode, CommandMode
@@ -75,7 +74,7 @@ class NamedAttributes(PolicyAttributes):
     @property
     def keeps_double(self) -> bool:
         """Whether observations of double precision are stored as such."""
-        return bool(self.normaliser.keeps_double)
+        return bool(cast(Any, self).normaliser.keeps_double)
 
     def get_attribute(self, name: str) -> Any:
         """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.
