@@ -21,8 +21,8 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 }
 """Attributes that a mode gives in addition to those of :class:`PolicyAttributes`."""
 NO_CONFIG_CLASS = "a class with a dict config has no list of its keys; use it with serial_pipeline or Trainer.fit"
-SETTABLE = ("collect_data", "discount_factor", "update_per_collect")
-"""Attributes that may be set where an algorithm does not compute them."""
+SETTABLE = {"collect_data": None, "discount_factor": None, "update_per_collect": "learn"}
+"""Attributes that may be set where neither an algorithm nor its config has them, and their section of the config."""
 
 
 class DefaultConfig:
@@ -98,9 +98,8 @@ class NamedAttributes(PolicyAttributes):
         Raises:
             AttributeError: If the attribute is computed, so that setting it would have no effect.
         """
-        is_computed = name in NAMES and not (
-            name in SETTABLE and getattr(type(self), name) is getattr(PolicyAttributes, name)
-        )
+        is_open = name in SETTABLE and self._setting(name, SETTABLE[name]) is None
+        is_computed = name in NAMES and not (is_open and getattr(type(self), name) is getattr(PolicyAttributes, name))
         if is_computed or name in OTHERS or hasattr(type(self), f"_get_{name}"):
             raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
         setattr(self, f"_{name}", value)
