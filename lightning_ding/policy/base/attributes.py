@@ -10,7 +10,6 @@ import torch
 from lightning_ding.config import MARK, to_dict
 from lightning_ding.utils.attributes import NAMES, PolicyAttributes
 from lightning_ding.utils.foreign import foreign
-from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
 
 OTHERS: dict[str, Callable[[Any], Any]] = {
     "cfg": lambda policy: policy.cfg,
@@ -37,7 +36,7 @@ class DefaultConfig:
 
 
 class NamedAttributes(PolicyAttributes):
-    """A policy whose modes give its attributes by name, with ``get_attribute`` and ``set_attribute``.
+    """The attributes of a policy of this package.
 
     A subclass with a dict ``config`` in place of a config dataclass gets the base that can run it, and names that a
     policy does not have here are looked up, in :mod:`lightning_ding.di_engine.policies`.
@@ -45,8 +44,6 @@ class NamedAttributes(PolicyAttributes):
 
     config: Any = DefaultConfig()
     has_dict_config: ClassVar[bool] = False
-    learn_function, collect_function = LearnMode, CollectMode
-    eval_function, command_function = EvalMode, CommandMode
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read methods ``_get_<name>`` as attributes, and find the base of a class with a dict ``config``."""
@@ -76,30 +73,32 @@ class NamedAttributes(PolicyAttributes):
         """Whether observations of double precision are stored as such."""
         return bool(cast(Any, self).normaliser.keeps_double)
 
-    def get_attribute(self, name: str) -> Any:
-        """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.
 
-        Raises:
-            NotImplementedError: If the policy has none of them; the message names the attribute.
-        """
-        if name in OTHERS and not hasattr(type(self), f"_get_{name}"):
-            return OTHERS[name](self)
-        if name in NAMES:
-            return getattr(self, name)
-        if hasattr(type(self), f"_get_{name}"):
-            return getattr(self, f"_get_{name}")()
-        if hasattr(self, f"_{name}"):
-            return getattr(self, f"_{name}")
-        raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r} for workers")
+def get(policy: Any, name: str) -> Any:
+    """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.
 
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Set ``_<name>``.
+    Raises:
+        NotImplementedError: If the policy has none of them; the message names the attribute.
+    """
+    if name in OTHERS and not hasattr(type(policy), f"_get_{name}"):
+        return OTHERS[name](policy)
+    if name in NAMES:
+        return getattr(policy, name)
+    if hasattr(type(policy), f"_get_{name}"):
+        return getattr(policy, f"_get_{name}")()
+    if hasattr(policy, f"_{name}"):
+        return getattr(policy, f"_{name}")
+    raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers")
 
-        Raises:
-            AttributeError: If the attribute is computed, so that setting it would have no effect.
-        """
-        is_open = name in SETTABLE and self._setting(name, SETTABLE[name]) is None
-        is_computed = name in NAMES and not (is_open and getattr(type(self), name) is getattr(PolicyAttributes, name))
-        if is_computed or name in OTHERS or hasattr(type(self), f"_get_{name}"):
-            raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
-        setattr(self, f"_{name}", value)
+
+def set_(policy: Any, name: str, value: Any) -> None:
+    """Set ``_<name>``.
+
+    Raises:
+        AttributeError: If the attribute is computed, so that setting it would have no effect.
+    """
+    is_open = name in SETTABLE and policy._setting(name, SETTABLE[name]) is None
+    is_computed = name in NAMES and not (is_open and getattr(type(policy), name) is getattr(PolicyAttributes, name))
+    if is_computed or name in OTHERS or hasattr(type(policy), f"_get_{name}"):
+        raise AttributeError(f"{name!r} is computed by {type(policy).__name__}; change its config instead")
+    setattr(policy, f"_{name}", value)

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import saved_state
+from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
-from lightning_ding.policy.base.attributes import NamedAttributes
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.export import Format, export
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
@@ -51,7 +50,7 @@ ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
 @saved_state.reads_data_only
-class Policy(LightningModule, NamedAttributes, Generic[ConfigT]):
+class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
@@ -81,6 +80,8 @@ class Policy(LightningModule, NamedAttributes, Generic[ConfigT]):
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
     """Methods and modules of a network that a fit uses."""
+    learn_function, collect_function = LearnMode, CollectMode
+    eval_function, command_function = EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
@@ -315,6 +316,14 @@ class Policy(LightningModule, NamedAttributes, Generic[ConfigT]):
     def command_mode(self) -> CommandMode:
         """The methods that a commander uses; a policy with this mode alone has no network."""
         return CommandMode(self._get_setting_learn, self._get_setting_collect, self._get_setting_eval)
+
+    def get_attribute(self, name: str) -> Any:
+        """Return an attribute that workers read by name; see :func:`attributes.get`."""
+        return attributes.get(self, name)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``; see :func:`attributes.set_`."""
+        attributes.set_(self, name, value)
 
     def cur_lr(self) -> float:
         """Return the current learning rate of the first optimizer."""
