@@ -20,7 +20,6 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
-from lightning_ding.envs import FaultBarrier
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.vector import (
     MODES,
@@ -427,6 +426,8 @@ class RunDataModule(ResumableDataModule):
 
     def _dropping_faults(self, wrappers: tuple[Callable[[Any], Any], ...]) -> tuple[Callable[[Any], Any], ...]:
         """Return the wrappers with one that turns faults into dropped episodes, if ``env_fault`` is ``"drop"``."""
+        from lightning_ding.envs import FaultBarrier
+
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
         allowed = f'one of {SEPARATE_MODES} if collect.collector.env_fault is "drop"'

@@ -13,11 +13,8 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
 from typing_extensions import override
 
-from lightning_ding.checkpoints import save_object
-from lightning_ding.checkpoints.folder import COLLECTING_FILE, RANK_FOLDER
 from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.run_envs import check_same_spaces
-from lightning_ding.envs import NotPlainError, env_state, load_env_state
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
@@ -153,6 +150,9 @@ class CollectingDataModule(RunDataModule):
     @override
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the collection state and the random number states of this rank, and the state that a subclass adds."""
+        from lightning_ding.checkpoints import save_object
+        from lightning_ding.checkpoints.folder import COLLECTING_FILE
+
         super().save_rank_state(folder, with_buffer)
         state = self._collecting or read_collecting(*self._collecting_parts())
         self._report_missing(state, "this run's checkpoint does not contain")
@@ -167,6 +167,8 @@ class CollectingDataModule(RunDataModule):
     @override
     def note_written(self, folder: Path) -> None:
         """Log once if most of a checkpoint is the state of its envs."""
+        from lightning_ding.checkpoints.folder import RANK_FOLDER
+
         if not self._envs_sizes:
             return
         sizes, self._envs_sizes = self._envs_sizes, None
@@ -185,6 +187,8 @@ class CollectingDataModule(RunDataModule):
     @override
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote; envs and collector are restored when collecting starts."""
+        from lightning_ding.checkpoints.folder import COLLECTING_FILE
+
         super().load_rank_state(folder)
         self._collecting = torch.load(folder / COLLECTING_FILE, weights_only=True)
 
@@ -258,6 +262,8 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
     The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
     The entry ``lost`` has descriptions of what the envs depend on and their state does not contain.
     """
+    from lightning_ding.envs import NotPlainError, env_state
+
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
     state |= {"returns": policy.normaliser.episode_state(), "collect_metrics": policy.collect_metrics.state_dict()}
     state |= {"rewards": policy.learner.rewards.state()} if policy.learner.rewards.is_on else {}
@@ -279,6 +285,8 @@ def restore_collecting(
 
     If the episodes cannot be continued, return the reason; the caller must then start new ones.
     """
+    from lightning_ding.envs import NotPlainError, load_env_state
+
     missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
     policy.metrics.load_state_dict(state["metrics"], policy.device)
     if "collect_metrics" in state:  # older versions did not save them

@@ -10,18 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks import StopAtEnvStep
-from lightning_ding.checkpoints.folder import BUFFER_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.collecting import CollectingDataModule
-from lightning_ding.datamodules.dataset import Dataset
-from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
-from lightning_ding.datamodules.demonstrations import Demonstrations
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.rng import Seeds
 from lightning_ding.envs import make_vector_env
@@ -30,6 +26,11 @@ from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError, create_buffer, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
+
+if TYPE_CHECKING:
+    from lightning_ding.datamodules.dataset import Dataset
+    from lightning_ding.datamodules.dataset_files import DatasetLike
+    from lightning_ding.datamodules.demonstrations import Demonstrations
 
 logger = logging.getLogger(__name__)
 MOST_PADDING = 0.5  # share of the steps in sequences above which a run warns
@@ -89,9 +90,12 @@ class ReplayDataModule(CollectingDataModule):
         is_used = demonstrations is not None or (demonstration_share == 0.5 and not imitation_reward)
         require(is_used, "demonstrations", "a data set with demonstration_share or imitation_reward", None)
         self.demonstration_share, self.imitation_reward = demonstration_share, imitation_reward
-        self.dataset = None if demonstrations is None else load_dataset(demonstrations)
+        self.dataset: Dataset | None = None
         """The data set of the demonstrations; None without."""
-        if self.dataset is not None:
+        if demonstrations is not None:
+            from lightning_ding.datamodules.dataset_files import load_dataset
+
+            self.dataset = load_dataset(demonstrations)
             is_named = isinstance(demonstrations, (str, os.PathLike))
             described = str(demonstrations) if is_named else f"{len(self.dataset)} transitions"
             options = {"demonstration_share": demonstration_share, "imitation_reward": imitation_reward}
@@ -118,6 +122,8 @@ class ReplayDataModule(CollectingDataModule):
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the collection state, the random number states and the replay buffer of this rank."""
+        from lightning_ding.checkpoints.folder import BUFFER_FILE
+
         super().save_rank_state(folder, with_buffer)
         if with_buffer:
             cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
@@ -126,6 +132,8 @@ class ReplayDataModule(CollectingDataModule):
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
+        from lightning_ding.checkpoints.folder import BUFFER_FILE
+
         super().load_rank_state(folder)
         if (folder / BUFFER_FILE).is_file():
             cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
@@ -135,6 +143,8 @@ class ReplayDataModule(CollectingDataModule):
             self._demonstrations.load(folder)
 
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
+        from lightning_ding.checkpoints.folder import BUFFER_FILE
+
         if self._demonstrations is not None:
             self._demonstrations.load(folders[0], seeds.of("demonstrations"))
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
@@ -282,6 +292,8 @@ class ReplayDataModule(CollectingDataModule):
         dataset.check(self.single_observation_space, self.single_action_space)
         config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
         more = policy.get_attribute("dataset_columns")
+        from lightning_ding.datamodules.demonstrations import Demonstrations
+
         arguments = (config, seed, policy.action_start, self._replaces_rewards(), more)
         self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
         self._demonstrations.buffer.budget = self.max_env_step
@@ -308,7 +320,7 @@ class ReplayDataModule(CollectingDataModule):
         buffer.keeps_double = self._policy.normaliser.keeps_double
         if self._demonstrations is not None:
             self._demonstrations.fill(buffer.keeps_double)
-            cast(Dataset, self.dataset).warn_of_lost_variation(buffer.keeps_double)
+            cast("Dataset", self.dataset).warn_of_lost_variation(buffer.keeps_double)
 
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""

@@ -15,9 +15,6 @@ from weakref import WeakSet
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 
-from lightning_ding.callbacks import RunCheckpoint
-from lightning_ding.checkpoints import find_rank_folder, save_object
-from lightning_ding.checkpoints.folder import OWN_STATE_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.datamodules.trainer_setup import EpochPosition, LoaderWarnings
 from lightning_ding.envs.handle import EnvHandles
@@ -136,6 +133,9 @@ class ResumableDataModule(RunData, LightningDataModule):
         Raises:
             ValueError: If the state has a different schema version, or ``norm_obs`` or ``norm_reward`` has changed.
         """
+        from lightning_ding.checkpoints import find_rank_folder
+        from lightning_ding.checkpoints.folder import RANK_FOLDER
+
         got = state.get("schema")
         if got != SCHEMA:
             raise ValueError(
@@ -184,6 +184,8 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
         """Load from a checkpoint's folder, written by ``saved`` ranks, with new seeds, for any number of ranks."""
+        from lightning_ding.checkpoints.folder import RANK_FOLDER
+
         rank, now = cast(Trainer, self.trainer).global_rank, cast(Trainer, self.trainer).world_size
         shares = range(rank, saved, now) if now < saved else [rank % saved]
         self._take_over([folder / RANK_FOLDER.format(share) for share in shares], Seeds(self.seed, rank, env_step))
@@ -196,12 +198,17 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the random number states and the policy's own attributes of this rank, and what a subclass adds."""
+        from lightning_ding.checkpoints import save_object
+        from lightning_ding.checkpoints.folder import RNG_FILE
+
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
         save_own_state(self._policy, cast(Trainer, self.trainer), folder)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
+        from lightning_ding.checkpoints.folder import RNG_FILE
+
         rng: dict[str, Any] = torch.load(folder / RNG_FILE, weights_only=True)
         self._rng = rng
         set_rng_state(rng, self._policy.rng)
@@ -249,8 +256,7 @@ class ResumableDataModule(RunData, LightningDataModule):
                 "this run may continue differently, because the checkpoint does not contain everything that the policy "
                 "depends on: %s", "; ".join(lost),
             )  # fmt: skip
-        is_saved = any(isinstance(callback, RunCheckpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        if is_saved and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.checkpoint_callbacks and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._report_unsaved()
         if self._rng is not None:  # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
@@ -277,11 +283,16 @@ class ResumableDataModule(RunData, LightningDataModule):
 
 def save_own_state(policy: Any, trainer: Trainer, folder: Path) -> None:
     """Write the attributes of a policy in this rank, unless it is rank zero, whose attributes are in ``run.ckpt``."""
+    from lightning_ding.checkpoints import save_object
+    from lightning_ding.checkpoints.folder import OWN_STATE_FILE
+
     if not trainer.is_global_zero:
         save_object(policy.learner.own_state.state(whole=True), folder / OWN_STATE_FILE)
 
 
 def load_own_state(policy: Any, folder: Path) -> None:
     """Restore the attributes of a policy in this rank, after those of rank zero were restored from ``run.ckpt``."""
+    from lightning_ding.checkpoints.folder import OWN_STATE_FILE
+
     if (folder / OWN_STATE_FILE).is_file():
         policy.learner.own_state.load(torch.load(folder / OWN_STATE_FILE, weights_only=True))

@@ -19,7 +19,6 @@ from lightning.pytorch import Trainer
 from torch.utils.data import IterableDataset
 
 from lightning_ding.callbacks import Limits, Watchdog
-from lightning_ding.callbacks.continued_loggers import note_checkpoint
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
 from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 from lightning_ding.callbacks.metrics import prepare_loggers
@@ -57,7 +56,10 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     policy = trainer.lightning_module
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
-    note_checkpoint(trainer)
+    if trainer.loggers:
+        from lightning_ding.callbacks.continued_loggers import note_checkpoint
+
+        note_checkpoint(trainer)
     prepare_loggers(trainer)
     prepare_intervals(trainer)
     add_checkpoint_callbacks(trainer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.envs.base_env import BaseEnvTimestep
 from lightning_ding.utils.modes import CollectMode, is_unknown_attribute
 from lightning_ding.worker.config import CollectorConfig
-from lightning_ding.worker.transitions import to_tensor_transitions
+
+if TYPE_CHECKING:
+    from lightning_ding.envs.base_env import BaseEnvTimestep
 
 TIME_LIMIT = "TimeLimit.truncated"
 NEEDED = ("forward", "process_transition", "get_train_sample", "reset", "get_attribute")
@@ -147,6 +148,8 @@ class ByEnv:
             The entries that the policy made, ``collect_iter``, ``env_id`` and ``episode_id``, and where there are such,
             ``seed`` and ``player``.
         """
+        from lightning_ding.worker.transitions import to_tensor_transitions
+
         added = ("env_id", "episode_id", "seed", "player")
         columns = {name: value.tolist() for name, value in columns.items()}
         listed = [
@@ -197,6 +200,8 @@ def _fitted(action: Any, space: spaces.Space[Any] | None) -> Any:
 
 def _step_of(timestep: Any, row: int) -> BaseEnvTimestep:
     """Return the step of one env; its info has ``TimeLimit.truncated``."""
+    from lightning_ding.envs.base_env import BaseEnvTimestep
+
     terminated, truncated = bool(timestep.terminated[row]), bool(timestep.truncated[row])
     info = timestep.info
     if (terminated or truncated) and isinstance(info.get("final_info"), Mapping):

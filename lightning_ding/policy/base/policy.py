@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from easydict import EasyDict
@@ -19,17 +19,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
-from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
 from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.export import Format, export
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
-from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
 from lightning_ding.policy.base.reference_form import step_of, sync_gradients, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
@@ -45,6 +42,10 @@ from lightning_ding.policy.base.trainer import (
 from lightning_ding.policy.base.update.updater import Updater
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
+
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.export import Format
+    from lightning_ding.policy.base.predict import Actor, Spaces, Way
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
@@ -334,6 +335,8 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Return the action for an observation, or those for a batch, as ``env.step`` takes them; see ``predict``."""
+        from lightning_ding.policy.base.predict import predict
+
         return predict(self, obs, deterministic)
 
     def actor(self, *, deterministic: bool = True) -> Actor:
@@ -342,10 +345,14 @@ class Policy(LightningModule, Generic[ConfigT]):
         Args:
             deterministic: Act as in evaluations; otherwise as in training, with exploration.
         """
+        from lightning_ding.policy.base.predict import Actor
+
         return Actor(self, deterministic)
 
     def export(self, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
         """Write the policy for use elsewhere, as a graph or as safetensors; see :func:`export`."""
+        from lightning_ding.policy.base.export import export
+
         return export(self, path, format)
 
     def new_memory(self, way: Way) -> dict[str, Any]:
@@ -452,6 +459,8 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
+        from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
+
         load_ding_checkpoint(self, path)
         self.has_loaded_weights = True
 

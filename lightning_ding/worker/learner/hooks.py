@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 from lightning.pytorch import Callback, Trainer
@@ -15,7 +15,9 @@ from typing_extensions import override
 from lightning_ding.config import nearest, require
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker.config import OFF, HookConfig
-from lightning_ding.worker.learner.engine import LearnerEngine
+
+if TYPE_CHECKING:
+    from lightning_ding.worker.learner.engine import LearnerEngine
 
 Position = Literal["before_run", "after_run", "before_iter", "after_iter"]
 POSITIONS: tuple[Position, ...] = get_args(Position)
@@ -120,6 +122,8 @@ def engine_of(trainer: Trainer) -> LearnerEngine:
         TypeError: If the Trainer's module is not a policy.
         RuntimeError: If the Trainer has no hooks.
     """
+    from lightning_ding.worker.learner.engine import LearnerEngine
+
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     first = next((callback for callback in callbacks if isinstance(callback, LearnerHook)), None)
     if first is None:
