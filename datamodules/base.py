@@ -426,12 +426,12 @@ class RunDataModule(ResumableDataModule):
 
     def _dropping_faults(self, wrappers: tuple[Callable[[Any], Any], ...]) -> tuple[Callable[[Any], Any], ...]:
         """Return the wrappers with one that turns faults into dropped episodes, if ``env_fault`` is ``"drop"``."""
-        from lightning_ding.envs import FaultBarrier
-
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
         allowed = f'one of {SEPARATE_MODES} if collect.collector.env_fault is "drop"'
         require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
+        from lightning_ding.envs import FaultBarrier
+
         return (*wrappers, FaultBarrier)
 
     def _make_env(

@@ -26,7 +26,7 @@ from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.dataset import Dataset, DatasetStatistics
 from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
 from lightning_ding.datamodules.replay_round import ReplayRound
-from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.envs.named import EnvLike
 from lightning_ding.utils.protocols import EnvAccess
 from lightning_ding.worker import IBuffer, create_buffer

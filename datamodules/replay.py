@@ -19,7 +19,7 @@ from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.config import require
 from lightning_ding.datamodules.collecting import CollectingDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
-from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES

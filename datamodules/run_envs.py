@@ -19,7 +19,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_ding.config import require
-from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike
 from lightning_ding.envs.vector import (

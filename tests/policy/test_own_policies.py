@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.collecting import read_collecting, restore_collecting
-from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.policy import (
     A2CPolicy,
     DDPGPolicy,

@@ -25,7 +25,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers.utils import RunningMeanStd
 
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor
-from lightning_ding.envs.state.origins import attributes
 from lightning_ding.envs.state.simulators import (
     is_rendering,
     is_simulator,
@@ -34,6 +33,7 @@ from lightning_ding.envs.state.simulators import (
     simulator_name,
     simulator_parts,
 )
+from lightning_ding.envs.state.variables import attributes
 
 MUTABLE = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")

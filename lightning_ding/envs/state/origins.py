@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor, size_of
-from lightning_ding.envs.state.variables import GONE, Variables
+from lightning_ding.envs.state.variables import GONE, Variables, attributes
 
 SHARED = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 """Objects that an env may share with a variable, so that a change of one changes the other."""
@@ -168,21 +168,3 @@ def chain(env: Any) -> Iterator[Any]:
 def has_state_dict(layer: Any) -> bool:
     """Return whether an env or wrapper saves its state itself."""
     return callable(getattr(layer, "state_dict", None)) and callable(getattr(layer, "load_state_dict", None))
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, by name, including those in ``__slots__``."""
-    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            slot = vars(kind).get(_mangled(name, kind))
-            if isinstance(slot, types.MemberDescriptorType) and hasattr(value, slot.__name__):
-                found[slot.__name__] = getattr(value, slot.__name__)
-    return found
-
-
-def _mangled(name: str, kind: type) -> str:
-    """Return the name of a slot in the namespace of its class, which differs for ``__private`` ones."""
-    is_private = name.startswith("__") and not name.endswith("__")
-    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name

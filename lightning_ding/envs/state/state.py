@@ -19,12 +19,13 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from lightning_ding.envs.state.codec import from_plain, to_plain
 from lightning_ding.envs.state.fingerprint import check_fingerprints, describe, env_fingerprints
 from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
-from lightning_ding.envs.state.origins import attributes, chain, envs_in, has_state_dict, layers_of
+from lightning_ding.envs.state.origins import chain, envs_in, has_state_dict, layers_of
 from lightning_ding.envs.state.surroundings import (
     attributes_at_creation,
     load_surroundings,
     read_surroundings,
 )
+from lightning_ding.envs.state.variables import attributes
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})

@@ -43,9 +43,9 @@ class Rendering:
     """
 
     def __init__(self, config: EvaluatorConfig, log: WorkerLog) -> None:
-        from lightning_ding.worker.evaluator.video import import_extra
-
         if config.figure_path is not None:
+            from lightning_ding.worker.evaluator.video import import_extra
+
             import_extra("matplotlib.figure")  # now, rather than after the first evaluation
         self.config = config
         self.log = log
