@@ -8,7 +8,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 from lightning_ding.callbacks.last_line import LastLine
 from lightning_ding.callbacks.metrics import MetricsLogger, log_over_env_steps
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits
@@ -51,8 +50,12 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
-    interval = [EvaluationInterval(position=limits.eval_every)] if limits.eval_every is not None else []
-    of_one_fit += [*limits.callbacks(), *interval, Watchdog(), *last]
+    of_one_fit += limits.callbacks()
+    if limits.eval_every is not None:
+        from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
+
+        of_one_fit.append(EvaluationInterval(position=limits.eval_every))
+    of_one_fit += [Watchdog(), *last]
     _of_one_fit.update(of_one_fit)
     return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 

@@ -14,8 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
-from lightning_ding.utils.protocols import RETURN, Monitor, run_data
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import RETURN, Monitor, return_text, run_data
 
 if TYPE_CHECKING:
     from lightning_ding.callbacks.best_checkpoint import BestCheckpoint

@@ -74,9 +74,8 @@ class RunDataModule(ResumableDataModule):
         kinds, names = {one.kind for one in own}, {one.name for one in own} | cls.no_options
         found = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
         if inspect.Parameter.VAR_KEYWORD in kinds:
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            if inspect.Parameter.VAR_POSITIONAL not in kinds:
-                kind = inspect.Parameter.KEYWORD_ONLY
+            by_place = inspect.Parameter.VAR_POSITIONAL in kinds
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
             above = inspect.signature(cls.__mro__[1]).parameters.values()
             found += [one.replace(kind=max(kind, one.kind)) for one in above if one.name not in names]
         found.sort(key=lambda one: (one.kind, one.default is not one.empty))

@@ -20,7 +20,6 @@ from torch.utils.data import IterableDataset
 
 from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 from lightning_ding.callbacks.metrics import prepare_loggers
 
 
@@ -61,7 +60,10 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
 
         note_checkpoint(trainer)
     prepare_loggers(trainer)
-    prepare_intervals(trainer)
+    if limits.eval_every is not None:
+        from lightning_ding.callbacks.evaluation_interval import prepare_intervals
+
+        prepare_intervals(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
 

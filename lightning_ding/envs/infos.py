@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ class JoinedInfos(VectorEnv[Any, Any, Any]):
     becomes 2 after an integer, and any other number than 0 becomes True after a bool. Here numbers of different types
     are joined in an array of a type that holds both, and everything else in an array of objects.
     """
+
+    copy: bool
+    call: Callable[..., tuple[Any, ...]]
+    configure: Callable[..., None]
 
     @override
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
