@@ -18,7 +18,7 @@ from lightning_ding.callbacks import Limits, default_callbacks
 from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
-from lightning_ding.datamodules.run_envs import Evaluation, RunEnvs, plain
+from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.vector import (
@@ -44,12 +44,14 @@ EPOCHS = 20
 """Epochs of Lightning between two evaluations with ``eval_every``, at most. Each takes about a millisecond."""
 
 
-class RunDataModule(ResumableDataModule):
+class RunDataModule(FixedOptions, ResumableDataModule):
     """A source of rounds of training, the envs of evaluations, and the limits of a run. A subclass is the source.
 
     Sources are data that are collected with the newest weights (:class:`CollectingDataModule`), a data set
     (:class:`OfflineDataModule`), and other processes (:class:`RemoteReplayDataModule`). A subclass takes the arguments
-    of this class as ``**kwargs``; those that its constructor sets itself it names in :attr:`no_options`.
+    of this class as ``**kwargs``; those that its constructor sets itself it names in :attr:`no_options`. Numbers such
+    as ``max_env_step`` may be set between two fits; setting an option that is read once, such as ``norm_obs``, raises
+    an error.
     """
 
     axis: ClassVar[Literal["env_step", "train_iter"]] = "env_step"
@@ -361,12 +363,12 @@ class RunDataModule(ResumableDataModule):
         """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
         found = {**(saved or self._policy.normaliser.kinds)}
         found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
-        self.norm_obs, self.norm_reward = found["norm_obs"], found["norm_reward"]
+        vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
         kind = self._policy.config.reward_model.type
         is_used = not (self.norm_reward and self._policy.learner.rewards.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
         require(is_used, "norm_reward", allowed, self.norm_reward)
-        gamma = self._policy.get_attribute("discount_factor") if self.norm_reward else 1.0
+        gamma = self._policy.discount_factor if self.norm_reward else 1.0
         space, asked = self.single_observation_space, (self.norm_obs, self.norm_reward)
         self._policy.normaliser.begin(space, *asked, discount_factor=gamma)
 
@@ -386,10 +388,10 @@ class RunDataModule(ResumableDataModule):
         """Return the rounds of an epoch; it is short against ``eval_every`` and ``checkpoint_every``."""
         if self.rounds_per_epoch is not None:
             return self.rounds_per_epoch
-        updates = self._policy.get_attribute("update_per_collect")
+        updates = self._policy.update_per_collect
         if self.eval_every is None:
             return int(max(1, round(self._policy.config.eval.evaluator.eval_freq / updates)))
-        env_steps = (self._policy.get_attribute("n_sample") or 0) * world_size()  # unknown with whole episodes
+        env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
         of_round = updates if self.axis == "train_iter" else env_steps
         shortest = min(self.eval_every, self.checkpoint_every or self.eval_every)
         return int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1

@@ -18,7 +18,6 @@ from lightning_ding.datamodules.run_envs import check_same_spaces
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
-    BaseSerialCommander,
     InteractionSerialEvaluator,
     ISerialCollector,
     create_serial_collector,
@@ -81,7 +80,6 @@ class CollectingDataModule(RunDataModule):
         self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
-        self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
 
     # ------------------------------------------------------------------ collecting
@@ -90,7 +88,8 @@ class CollectingDataModule(RunDataModule):
         """Return transitions or episodes from the collector; the caller has to call :meth:`_count` afterwards."""
         collector = cast(ISerialCollector, self.collector)
         if not random:
-            self._collect_kwargs = self._commander.step()
+            state = {"learner_step": self._policy.progress.train_iter, "envstep": self._policy.progress.env_step}
+            self._collect_kwargs = self._policy.command_mode.get_setting_collect(state)
         self._counted = (collector.envstep, collector.episode, collector.sample)
         settings = {} if random else self._collect_kwargs
         train_iter = self._policy.progress.train_iter
