@@ -35,7 +35,7 @@ from typing import Any
 from benchmarks import proofs, sbx_side, tianshou_side, zoo
 from benchmarks.proofs import PROOFS, Proof, Run
 from lightning_ding.config import deep_merge
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 
 PEERS: dict[str, Any] = {"peer": zoo, "sbx": sbx_side, "tianshou": tianshou_side}
 """Modules with ``has``, ``settings`` and ``train``; ``peer`` is Stable-Baselines3."""

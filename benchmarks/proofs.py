@@ -208,11 +208,11 @@ def classes(module: ModuleType) -> tuple[Any, Any]:
     Raises:
         ValueError: If the recipe does not import exactly one policy and one datamodule.
     """
-    from lightning_ding.datamodules import CollectingDataModule
+    from lightning_ding.datamodules import RunDataModule
     from lightning_ding.policy import Policy
 
     found = []
-    for kind in (Policy, CollectingDataModule):
+    for kind in (Policy, RunDataModule):
         named = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, kind)]
         if len(named) != 1:
             raise ValueError(f"recipe must import one {kind.__name__}, got {[one.__name__ for one in named]}")

@@ -38,7 +38,7 @@ from lightning.pytorch import Callback, Trainer
 from benchmarks.compare import provenance
 from benchmarks.footprint import COUNTS, Sample, judge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.policy import DQNPolicy, PGPolicy
 
 SHORTEST, LONGEST = 3, 7  # steps of an episode
@@ -114,24 +114,24 @@ class Sampler(Callback):
             self.samples.append(Sample.now(episode))
 
 
-def replay(episodes: int) -> tuple[Any, CollectingDataModule]:
+def replay(episodes: int) -> tuple[Any, RunDataModule]:
     """Return DQN, and envs in this process."""
     return DQNPolicy(DQN), ReplayDataModule(ShortEnv, num_envs=8, **_length(episodes, 64))
 
 
-def whole_episodes(episodes: int) -> tuple[Any, CollectingDataModule]:
+def whole_episodes(episodes: int) -> tuple[Any, RunDataModule]:
     """Return REINFORCE, and envs in this process."""
     config = {**SMALL, "collect": {"n_episode": 16}}
     return PGPolicy(config), RolloutDataModule(ShortEnv, num_envs=8, **_length(episodes, 16 * MEAN_LENGTH))
 
 
-def processes(episodes: int) -> tuple[Any, CollectingDataModule]:
+def processes(episodes: int) -> tuple[Any, RunDataModule]:
     """Return DQN, and envs in processes that die."""
     env = partial(ShortEnv, FAULTS)
     return DQNPolicy({**DQN, **DROP}), ReplayDataModule(env, num_envs=2, mode="async", **_length(episodes, 64))
 
 
-PARTS: dict[str, Callable[[int], tuple[Any, CollectingDataModule]]] = {
+PARTS: dict[str, Callable[[int], tuple[Any, RunDataModule]]] = {
     "replay": replay,
     "episodes": whole_episodes,
     "processes": processes,

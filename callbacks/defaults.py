@@ -8,16 +8,10 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
-from lightning_ding.callbacks.continued_loggers import ContinuedLoggers
-from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 from lightning_ding.callbacks.last_line import LastLine
 from lightning_ding.callbacks.metrics import MetricsLogger, log_over_env_steps
-from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
-from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
-from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
 from lightning_ding.callbacks.torch_threads import TorchThreads
 from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
@@ -43,14 +37,25 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in [callback for callback in present if callback in _of_one_fit]:
         present.remove(callback)
-    has_tensorboard = any(isinstance(one, TensorBoardLogger) for one in trainer.loggers)
-    view = [TensorBoardReturns()] if has_tensorboard else []
-    callbacks: list[Callback] = [TorchThreads(), MetricsLogger(), *view, LastLine(), *_progress_bar(present)]
+    callbacks: list[Callback] = [TorchThreads(), MetricsLogger(), LastLine(), *_progress_bar(present)]
+    of_one_fit: list[Callback] = []
+    if any(isinstance(one, TensorBoardLogger) for one in trainer.loggers):
+        from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
+
+        callbacks.insert(2, TensorBoardReturns())
+    if trainer.loggers:
+        from lightning_ding.callbacks.continued_loggers import ContinuedLoggers
+
+        of_one_fit.append(with_priority(ContinuedLoggers(trainer), 0))
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
-    interval = [EvaluationInterval(position=limits.eval_every)] if limits.eval_every is not None else []
-    of_one_fit = [with_priority(ContinuedLoggers(trainer), 0), *limits.callbacks(), *interval, Watchdog(), *last]
+    of_one_fit += limits.callbacks()
+    if limits.eval_every is not None:
+        from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
+
+        of_one_fit.append(EvaluationInterval(position=limits.eval_every))
+    of_one_fit += [Watchdog(), *last]
     _of_one_fit.update(of_one_fit)
     return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 
@@ -63,6 +68,8 @@ def _progress_bar(present: list[Callback]) -> list[Callback]:
         and type(bars[0]) in (RichProgressBar, TQDMProgressBar)
         and vars(bars[0]) == vars(type(bars[0])())
     ):
+        from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
+
         present.remove(bars[0])
         return [EnvStepProgressBar()]
     return []
@@ -86,6 +93,9 @@ def add_checkpoint_callbacks(trainer: Trainer) -> None:
     present = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
     if not present:
         return
+    from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+    from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+
     if len(present) == 1 and type(present[0]) is ModelCheckpoint and vars(present[0]) == vars(ModelCheckpoint()):
         callbacks.remove(present.pop())
     others = [one for one in present if isinstance(one, ModelCheckpoint) and not isinstance(one, RunCheckpoint)]

@@ -7,17 +7,17 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
-from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
-from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
-from lightning_ding.utils.protocols import RETURN, Monitor, run_data
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import RETURN, Monitor, return_text, run_data
+
+if TYPE_CHECKING:
+    from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
 """Unit of each counter that ``Progress.axis`` can name."""
@@ -104,6 +104,11 @@ def _checkpoint(trainer: Trainer, metric: str, best_value: float) -> str:
         metric: The metric of the run.
         best_value: Its best value; infinite if there was no evaluation.
     """
+    if not trainer.checkpoint_callbacks:
+        return "none"
+    from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+    from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+
     saving = [one for one in trainer.checkpoint_callbacks if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
     best = [one for one in saving if one.monitor is not None and Path(one.best_model_path).is_file()]
     for one in best:

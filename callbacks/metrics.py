@@ -24,9 +24,6 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from typing_extensions import override
 
 from lightning_ding.callbacks.diagnosis import Diagnosis
-from lightning_ding.callbacks.earlier_runs import is_open
-from lightning_ding.callbacks.written_rows import rows_written_by
-from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
 from lightning_ding.utils.protocols import run_data
 from lightning_ding.utils.ranks import sum_over_ranks
@@ -223,6 +220,8 @@ def prepare_loggers(trainer: Trainer) -> None:
     if trainer.node_rank == 0:  # on each rank of this machine, which would otherwise wait for rank zero forever
         for one in trainer.loggers:
             if isinstance(one, (TensorBoardLogger, CSVLogger)):
+                from lightning_ding.callbacks.earlier_runs import is_open
+
                 _check_folder(one.root_dir if is_open(one) or not trainer.is_global_zero else one.log_dir)
     for one in trainer.loggers:
         for name in LOGGING:
@@ -231,6 +230,8 @@ def prepare_loggers(trainer: Trainer) -> None:
 
 
 def _check_folder(folder: str) -> None:
+    from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
+
     if "://" in folder:  # not on a disk of this machine
         return
     try:
@@ -247,6 +248,8 @@ def _call(one: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
 
     What a resumed run has written already is left out.
     """
+    from lightning_ding.callbacks.written_rows import rows_written_by
+
     try:
         if name in ("log_metrics", "log_hyperparams"):
             return getattr(rows_written_by(one), name)(*args, **kwargs)

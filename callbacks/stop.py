@@ -13,8 +13,7 @@ from lightning.pytorch.callbacks import Timer
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.utils.protocols import RETURN, Monitor, MonitorLike
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import RETURN, Monitor, MonitorLike, return_text
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from lightning_ding.callbacks.process_exit import (
     show_stacks,
     started_here,
 )
-from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import require
 from lightning_ding.utils.exit_codes import BY_SIGNAL
@@ -333,6 +332,8 @@ class StopOnSignal(Callback):
                 logger.warning("%s ended the evaluation; there is nothing to save", name)
 
     def _log_how_to_resume(self, trainer: Trainer, name: str, progress: Progress) -> None:
+        from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+
         place = f"{progress.axis.replace('_', ' ')} {progress.position}"
         saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
         file = next((callback.last_model_path for callback in saving if callback.last_model_path), None)

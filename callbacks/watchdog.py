@@ -25,7 +25,6 @@ from lightning_ding.callbacks.process_exit import (
     show_stacks_at_signal,
     started_here,
 )
-from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.config import require
 from lightning_ding.utils.exit_codes import ORPHANED, STALLED
 from lightning_ding.utils.protocols import run_data
@@ -141,6 +140,6 @@ def _arm(seconds: float) -> None:
 def counts(trainer: Trainer, module: Any) -> tuple[int, ...]:
     """Return counters of which at least one grows while the run makes progress: updates and env steps."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    evaluators = [callback.evaluator for callback in callbacks if isinstance(callback, RunEvaluator)]
+    evaluators = [getattr(callback, "evaluator", None) for callback in callbacks]  # of RunEvaluator
     progress, steps = module.progress, run_data(trainer).steps_made()
-    return (progress.train_iter, progress.env_step, steps, *(evaluator.steps_made for evaluator in evaluators))
+    return (progress.train_iter, progress.env_step, steps, *(getattr(one, "steps_made", 0) for one in evaluators))

@@ -1,14 +1,14 @@
-"""The base of all datamodules: envs, collecting, evaluating, counters and seeds."""
+"""The base of all datamodules: a source of rounds, the envs of evaluations, and the limits of a run."""
 
 from __future__ import annotations
 
 import gc
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Callback, Trainer
@@ -17,18 +17,9 @@ from torch import Tensor
 from lightning_ding.callbacks import Limits, default_callbacks
 from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
-from lightning_ding.datamodules.epoch import Stream
-from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
-from lightning_ding.datamodules.run_envs import RunEnvs, check_same_spaces
-from lightning_ding.datamodules.trainer_setup import (
-    FixedOptions,
-    check_fields,
-    plain,
-    set_up_trainer,
-    start_watchdogs,
-)
-from lightning_ding.envs import FaultBarrier
+from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
+from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.vector import (
     MODES,
@@ -40,29 +31,27 @@ from lightning_ding.envs.vector import (
 )
 from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
 from lightning_ding.registry import import_modules
-from lightning_ding.utils.protocols import RETURN, EnvAccess, MonitorLike
-from lightning_ding.utils.ranks import sum_over_ranks, world_size
-from lightning_ding.worker import (
-    ISerialCollector,
-    create_serial_collector,
-    get_serial_collector_cls,
-    sort_callbacks,
-)
-from lightning_ding.worker.episode_infos import InfoKeys
+from lightning_ding.utils.protocols import RETURN, EnvAccess, Monitor, MonitorLike
+from lightning_ding.utils.ranks import world_size
+from lightning_ding.worker import sort_callbacks
+from lightning_ding.worker.episode_infos import InfoCheck, InfoKeys, info_statistics
 
 COUNTS = (
     *("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode"),
     *("eval_every", "checkpoint_every"),
 )
+EPOCHS = 20
+"""Epochs of Lightning between two evaluations with ``eval_every``, at most. Each takes about a millisecond."""
 
 
-class CollectingDataModule(FixedOptions, ResumableDataModule):
-    """Collect data with the policy that is trained, and evaluate the policy. A subclass defines a round of training.
+class RunDataModule(FixedOptions, ResumableDataModule):
+    """A source of rounds of training, the envs of evaluations, and the limits of a run. A subclass is the source.
 
-    The policy's config determines how much is collected and how many updates are made; the arguments of this class
-    determine the envs and the length of the run. Under DDP every rank has its own envs and seeds; ``max_env_step``
-    counts the steps of all ranks together. Numbers such as it may be set between two fits; setting an option that is
-    read once, such as ``norm_obs``, raises an error.
+    Sources are data that are collected with the newest weights (:class:`CollectingDataModule`), a data set
+    (:class:`OfflineDataModule`), and other processes (:class:`RemoteReplayDataModule`). A subclass takes the arguments
+    of this class as ``**kwargs``; those that its constructor sets itself it names in :attr:`no_options`. Numbers such
+    as ``max_env_step`` may be set between two fits; setting an option that is read once, such as ``norm_obs``, raises
+    an error.
     """
 
     axis: ClassVar[Literal["env_step", "train_iter"]] = "env_step"
@@ -77,6 +66,22 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
     """Observation space of one env; available once a stage has been set up."""
     single_action_space: spaces.Space[Any]
     """Action space of one env; available once a stage has been set up."""
+    collector: Any = None
+    """What reports the episodes that the data come from, such as a collector; None if nothing is collected."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show the arguments that ``**kwargs`` passes to this class in the signature of a subclass."""
+        super().__init_subclass__(**kwargs)
+        own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        kinds, names = {one.kind for one in own}, {one.name for one in own} | cls.no_options
+        found = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            by_place = inspect.Parameter.VAR_POSITIONAL in kinds
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
+            above = inspect.signature(cls.__mro__[1]).parameters.values()
+            found += [one.replace(kind=max(kind, one.kind)) for one in above if one.name not in names]
+        found.sort(key=lambda one: (one.kind, one.default is not one.empty))
+        cls.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -149,31 +154,36 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
             monitor: Metric after an evaluation that chooses the best checkpoint and that ``stop_value`` is for: the
                 name of one to maximise, or a mapping of it to ``max`` or ``min``.
             eval_every: Env steps between two evaluations, >= 1: one after each multiple of it is passed, by at most a
-                twentieth or one round; None counts rounds.
+                twentieth or one round; None counts rounds. On a data set it counts updates.
             checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
                 evaluation. Needs ``eval_every``.
 
         Raises:
-            ValueError: If there is no such env or wrapper, or an argument is out of its range.
+            ValueError: If there is no such env or wrapper, or an argument is out of its range or has no effect given
+                the others.
             TypeError: If an env or a wrapper is neither a name, a mapping nor a callable.
             ImportError: If a module of ``import_names`` cannot be imported.
         """
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        own = {name: plain(value) for name, value in arguments.items() if name not in self.no_options}
-        self.save_hyperparameters(own)
+        self.save_hyperparameters({name: plain(one) for name, one in arguments.items() if name not in self.no_options})
         self.import_names = names_of(import_names)
         import_modules(self.import_names)
         if self.needs_env or env_id is not None:
             find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
-        _check_ranges(arguments)
-        self._set_reports(info_keys, monitor, eval_every, checkpoint_every, rounds_per_epoch)
-        self.env_id = env_id
-        self.env_timeout: EnvTimeout = env_timeout
+        for name in COUNTS:
+            require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
+        require(seed >= 0, "seed", ">= 0", seed)
+        find_mode(mode, env_timeout)
+        allowed = "None with rounds_per_epoch, which also says when a run evaluates"
+        require(eval_every is None or rounds_per_epoch is None, "eval_every", allowed, eval_every)
+        is_used = checkpoint_every is None or eval_every is not None
+        require(is_used, "checkpoint_every", "None without eval_every", checkpoint_every)
+        self.env_id, self.env_timeout, self.mode = env_id, env_timeout, mode
+        self.evaluates = env_id is not None
         self.seed, self.num_envs = seed, num_envs
-        self.mode: VectorMode = mode
         self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
@@ -183,32 +193,28 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.max_env_step, self.max_train_iter = max_env_step, max_train_iter
-        self.stop_value, self.rounds_per_epoch = stop_value, rounds_per_epoch
+        self.stop_value, self.monitor = stop_value, Monitor.of(monitor)
+        self.rounds_per_epoch, self.eval_every, self.checkpoint_every = rounds_per_epoch, eval_every, checkpoint_every
         self.evaluator_env_num, self.n_evaluator_episode = evaluator_env_num, n_evaluator_episode
+        self.info_keys, self.info_check = info_statistics(info_keys), InfoCheck()
+        self._norm_asked = {"norm_obs": norm_obs, "norm_reward": norm_reward}
+        self.norm_obs, self.norm_reward = bool(norm_obs), bool(norm_reward)
         self._envs = RunEnvs(mode, env_timeout, self.import_names)
         self._restore_io: Callable[[], None] = _do_nothing
         self._collect_kwargs: Mapping[str, Any] = {}
-        self._dropped_episodes: list[int] = []
-        self._norm_asked = {"norm_obs": norm_obs, "norm_reward": norm_reward}
-        self.norm_obs, self.norm_reward = bool(norm_obs), bool(norm_reward)
 
     # ------------------------------------------------------------------ to implement
 
     @abstractmethod
-    def _check_policy(self, policy: Any) -> None:
-        """Raise if the policy or its config does not fit this datamodule."""
+    def _setup_source(self, trainer: Trainer) -> None:
+        """Prepare the source of rounds for a fit; envs of evaluations and the policy's network exist already."""
 
-    def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
-        """Return the wrappers of the training envs, innermost first."""
-        return self._dropping_faults((*self.wrappers, *self.train_wrappers))
+    def _set_precision(self) -> None:
+        """Store observations in the precision in which they are normalised."""
 
-    def _dropping_faults(self, wrappers: tuple[Callable[[Any], Any], ...]) -> tuple[Callable[[Any], Any], ...]:
-        """Return the wrappers with one that turns faults into dropped episodes, if ``env_fault`` is ``"drop"``."""
-        if self._policy.config.collect.collector.env_fault != "drop":
-            return wrappers
-        allowed = f'one of {SEPARATE_MODES} if collect.collector.env_fault is "drop"'
-        require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
-        return (*wrappers, FaultBarrier)
+    def _setup_without_env(self, stage: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Return the observation and action space of one env for a run that evaluates nothing."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ Lightning
 
@@ -248,14 +254,14 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
         self._restore_io = check_loading(trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
-        check_fields(self._policy, self.policy_fields, type(self).__name__)
+        self._check_fields(self.policy_fields)
         self._policy.progress.axis = self.axis
         start_watchdogs(trainer, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
         if stage == "fit":
             self._policy.progress.budget = self.max_train_iter if self.axis == "train_iter" else self.max_env_step
-            self._setup_collector(trainer)
+            self._setup_source(trainer)
 
     def train_dataloader(self) -> Iterable[Any]:
         """Return the rounds of an epoch (Lightning hook)."""
@@ -263,9 +269,9 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
         return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
-        """Return one evaluation (Lightning hook); a test has other episodes than a validation."""
+        """Return one evaluation (Lightning hook), if there is an env; a test has other episodes than a validation."""
         self._loader_warnings.suppress()
-        return Stream(self._evaluate, 1)
+        return Stream(self._evaluate, 1) if self.evaluates else []
 
     test_dataloader = val_dataloader
 
@@ -294,7 +300,15 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
         self._handles.close()
         self._envs.close()
 
-    # ------------------------------------------------------------------ collecting
+    # ------------------------------------------------------------------ reports
+
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths of the episodes that ended on this rank since the last call."""
+        return self.collector.pop_episodes() if self.collector is not None else ([], [])
+
+    def pop_infos(self) -> dict[str, tuple[float, int]]:
+        """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
+        return self.collector.pop_infos() if self.collector is not None else {}
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name; all ranks call it."""
@@ -306,9 +320,7 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
 
     def steps_made(self) -> int:
         """Return the env steps made on this rank so far, in training and in evaluations."""
-        collector, evaluator = self.collector, self.evaluator
-        collected = collector.envstep if collector is not None else 0
-        return collected + (evaluator.steps_made if evaluator is not None else 0)
+        return self.evaluator.steps_made if self.evaluator is not None else 0
 
     def training_envs(self) -> EnvAccess:
         """Return the access to the envs that are collected in; as a sequence, to their objects with "sync"."""
@@ -332,57 +344,20 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
         """Settings for collecting the last round, such as ``eps``; the policy's command mode chose them."""
         return self._collect_kwargs
 
-    def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
-        """Return transitions or episodes from the collector; the caller has to call :meth:`_count` afterwards."""
-        collector = cast(ISerialCollector, self.collector)
-        if not random:
-            state = {"learner_step": self._policy.progress.train_iter, "envstep": self._policy.progress.env_step}
-            self._collect_kwargs = self._policy.command_mode.get_setting_collect(state)
-        self._counted = (collector.envstep, collector.episode, collector.sample)
-        settings = {} if random else self._collect_kwargs
-        train_iter = self._policy.progress.train_iter
-        data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=settings, **kwargs)
-        self._dropped_episodes = collector.pop_dropped_episodes()
-        return data
+    # ------------------------------------------------------------------ the policy
 
-    def _count(self, lacks_data: bool = False) -> bool:
-        """Sum env steps, episodes and samples over all ranks, and add them to the counters of the run.
-
-        Args:
-            lacks_data: Whether this rank has to collect more before it can learn.
-
-        Returns:
-            Whether at least one rank has to. It is found out together with the sums, in one exchange.
-        """
-        collector, progress = cast(ISerialCollector, self.collector), self._policy.progress
-        now = (collector.envstep, collector.episode, collector.sample)
-        env_step, episode, sample = (after - before for after, before in zip(now, self._counted, strict=True))
-        if world_size() > 1:
-            of_rank = torch.tensor([env_step, episode, sample, lacks_data])
-            env_step, episode, sample, lacks_data = sum_over_ranks(of_rank).tolist()
-        progress.env_step += env_step
-        progress.episode += episode
-        progress.sample += sample
-        return bool(lacks_data)
-
-    def _setup_collector(self, trainer: Trainer) -> None:
-        policy = self._policy
-        if get_serial_collector_cls(policy.config.collect.collector).has_players:
-            raise ValueError(
-                "collect.collector.type must be a collector for one policy, such as 'sample', in a "
-                f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; collectors for several players "
-                "are used without a datamodule"
-            )
-        self._check_policy(policy)
-        env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
-        check_same_spaces(env, self.single_observation_space, self.single_action_space)
-        self._start_normalising()
-        policy.learner.rewards.begin()
-        self._collector_env = env
-        self._handles.bind("training", env)
-        self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
-        self._reset()
+    def _check_fields(self, names: Iterable[str]) -> None:
+        """Raise if the config of the policy lacks a field, such as one that derives from ``PolicyConfig`` alone."""
+        for name in names:
+            found: Any = self._policy.config
+            for part in name.split("."):
+                kind, found = type(found).__name__, getattr(found, part, None)
+                if found is None:
+                    raise ValueError(
+                        f"the config of {type(self._policy).__name__} must have the field {name!r}, which "
+                        f"{type(self).__name__} reads, but its {kind} has no {part!r}: derive config_class from the "
+                        "config of another algorithm, or add it"
+                    )
 
     def _start_normalising(self, saved: Mapping[str, bool] | None = None) -> None:
         """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
@@ -409,23 +384,26 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
             self._start_normalising(saved)
             self._set_precision()
 
-    def _set_precision(self) -> None:
-        """Store observations in the precision in which they are normalised."""
-
     def _epoch_length(self) -> int:
-        """Return the rounds of an epoch."""
-        if self.eval_every is not None:
-            return self._rounds_of_interval(self.axis)
+        """Return the rounds of an epoch; it is short against ``eval_every`` and ``checkpoint_every``."""
         if self.rounds_per_epoch is not None:
             return self.rounds_per_epoch
-        policy = self._policy
-        updates = policy.config.eval.evaluator.eval_freq
-        return int(max(1, round(updates / policy.update_per_collect)))
+        updates = self._policy.update_per_collect
+        if self.eval_every is None:
+            return int(max(1, round(self._policy.config.eval.evaluator.eval_freq / updates)))
+        env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
+        of_round = updates if self.axis == "train_iter" else env_steps
+        shortest = min(self.eval_every, self.checkpoint_every or self.eval_every)
+        return int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1
 
     # ------------------------------------------------------------------ evaluating
 
     def _setup_evaluator(self, stage: str) -> None:
         policy, trainer = self._policy, cast(Trainer, self.trainer)
+        if not self.evaluates:
+            self.single_observation_space, self.single_action_space = self._setup_without_env(stage)
+            policy.build(self.single_observation_space, self.single_action_space)
+            return
         self._evaluation = Evaluation(trainer, policy, self.n_evaluator_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._evaluation.episodes))
         wrappers = self._dropping_faults((*for_evaluation(self.wrappers), *self.eval_wrappers))
@@ -447,6 +425,16 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
             )
         return self._evaluation.run()
 
+    def _dropping_faults(self, wrappers: tuple[Callable[[Any], Any], ...]) -> tuple[Callable[[Any], Any], ...]:
+        """Return the wrappers with one that turns faults into dropped episodes, if ``env_fault`` is ``"drop"``."""
+        if self._policy.config.collect.collector.env_fault != "drop":
+            return wrappers
+        allowed = f'one of {SEPARATE_MODES} if collect.collector.env_fault is "drop"'
+        require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
+        from lightning_ding.envs import FaultBarrier
+
+        return (*wrappers, FaultBarrier)
+
     def _make_env(
         self,
         env_id: EnvLike,
@@ -460,11 +448,3 @@ class CollectingDataModule(FixedOptions, ResumableDataModule):
 
 
 def _do_nothing() -> None: ...
-
-
-def _check_ranges(arguments: Mapping[str, Any]) -> None:
-    """Raise for the first argument of a datamodule that is out of its range."""
-    for name in COUNTS:
-        require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
-    require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])
-    find_mode(arguments["mode"], arguments["env_timeout"])

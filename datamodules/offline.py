@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -15,27 +15,24 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from gymnasium import spaces
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 
 from lightning_ding import nested
-from lightning_ding.callbacks import Limits, default_callbacks
+from lightning_ding.callbacks import Limits
 from lightning_ding.checkpoints import save_object
-from lightning_ding.checkpoints.folder import BUFFER_FILE, COLLECTING_FILE, RANK_FOLDER, RNG_FILE
+from lightning_ding.checkpoints.folder import BUFFER_FILE, COLLECTING_FILE
 from lightning_ding.config import require
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.dataset import Dataset, DatasetStatistics
 from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
 from lightning_ding.datamodules.replay_round import ReplayRound
-from lightning_ding.datamodules.resume import load_own_state, save_own_state
-from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
-from lightning_ding.envs.named import EnvLike, Names, Wrappers
-from lightning_ding.envs.vector import EnvTimeout, VectorMode
-from lightning_ding.utils.protocols import RETURN, EnvAccess, MonitorLike
+from lightning_ding.datamodules.resume import Seeds
+from lightning_ding.envs.named import EnvLike
+from lightning_ding.utils.protocols import EnvAccess
 from lightning_ding.worker import IBuffer, create_buffer
-from lightning_ding.worker.episode_infos import InfoKeys
 
 
-class OfflineDataModule(CollectingDataModule):
+class OfflineDataModule(RunDataModule):
     """Serve rounds of minibatches of a data set, and evaluate in an env if one is given.
 
     A round has ``update_per_collect`` minibatches of ``batch_size`` transitions. The policy's replay buffer of type
@@ -49,31 +46,10 @@ class OfflineDataModule(CollectingDataModule):
             set on this machine; arrays by name; or a :class:`Dataset`. See :func:`load_dataset`.
         env_id: Evaluation env, in any form that :class:`CollectingDataModule` takes; None evaluates nothing, and takes
             the spaces from the data.
-        mode: How the evaluation envs are stepped.
-        wrappers: Wrappers of each env, the innermost first.
-        env_kwargs: Arguments of the env.
-        seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
-        max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-        stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means the
-            mean return in the policy's ``eval.evaluator.stop_value``. Needs ``env_id``.
-        rounds_per_epoch: Rounds of an epoch, >= 1; None means the number that makes ``eval_freq`` updates.
-        evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to 8.
-        n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
-            ``eval.evaluator.n_episode``.
-        norm_obs: Whether the policy normalises observations by the mean and standard deviation of the data set; None
-            means what it was trained with before, or False.
-        norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted return
-            in the data set; None means as for ``norm_obs``.
-        env_timeout: Time limit for an env in seconds, only with ``mode="async"``.
-        import_names: Modules to import first, for the envs that they register.
-        info_keys: Names of numbers in the info of the evaluation env, or a mapping from each to ``last``, ``mean``,
-            ``sum`` or ``max`` over the steps of an episode; see :class:`CollectingDataModule`.
-        monitor: Metric that chooses the best checkpoint and that ``stop_value`` is for; see
-            :class:`CollectingDataModule`.
-        eval_every: Updates between two evaluations, >= 1, since a run on a data set makes no env steps; None counts
-            rounds.
-        checkpoint_every: Updates between two checkpoints, >= 1; None for one after each evaluation. Needs
-            ``eval_every``.
+        kwargs: Further arguments of :class:`CollectingDataModule`, which concern evaluations and updates here:
+            ``norm_obs`` and ``norm_reward`` use the statistics of the data set, and ``eval_every`` and
+            ``checkpoint_every`` count updates. Not ``num_envs``, ``max_env_step``, ``train_wrappers``, and no env of
+            evaluations other than ``env_id``.
 
     Raises:
         ValueError: If there is no such data set, env or wrapper, or an argument is out of its range.
@@ -99,50 +75,24 @@ class OfflineDataModule(CollectingDataModule):
         self,
         dataset: DatasetLike,
         env_id: EnvLike | None = None,
-        mode: VectorMode = "sync",
-        wrappers: Wrappers = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        max_train_iter: int | None = None,
-        stop_value: float | None = None,
-        rounds_per_epoch: int | None = None,
-        evaluator_env_num: int | None = None,
-        n_evaluator_episode: int | None = None,
-        norm_obs: bool | None = None,
-        norm_reward: bool | None = None,
-        env_timeout: EnvTimeout = "default",
-        import_names: Names = (),
-        info_keys: InfoKeys = (),
-        monitor: MonitorLike = RETURN,
-        eval_every: int | None = None,
-        checkpoint_every: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             cast(EnvLike, env_id),
-            mode=mode,
-            wrappers=wrappers,
-            env_kwargs=env_kwargs,
-            seed=seed,
-            max_train_iter=max_train_iter,
-            stop_value=stop_value,
-            rounds_per_epoch=rounds_per_epoch,
-            evaluator_env_num=evaluator_env_num,
-            n_evaluator_episode=n_evaluator_episode,
-            norm_obs=norm_obs,
-            norm_reward=norm_reward,
-            env_timeout=env_timeout,
-            import_names=import_names,
-            info_keys=info_keys,
-            monitor=monitor,
-            eval_every=eval_every,
-            checkpoint_every=checkpoint_every,
+            num_envs=8,
+            max_env_step=None,
+            train_wrappers=(),
+            eval_wrappers=(),
+            eval_env_id=None,
+            eval_env_kwargs=None,
+            **kwargs,
         )
-        require(env_id is not None or stop_value is None, "stop_value", "None without env_id", stop_value)
         self._handles.training = EnvAccess()
-        if env_id is None:
+        if not self.evaluates:
             self._handles.evaluation = EnvAccess("without env_id, there are no evaluations")
-        require(env_id is not None or eval_every is None, "eval_every", "None without env_id", eval_every)
-        require(env_id is not None or not info_keys, "info_keys", "empty without env_id", info_keys)
+            require(self.stop_value is None, "stop_value", "None without env_id", self.stop_value)
+            require(self.eval_every is None, "eval_every", "None without env_id", self.eval_every)
+            require(not self.info_keys, "info_keys", "empty without env_id", kwargs.get("info_keys"))
         self.dataset: Dataset = load_dataset(dataset)
         """The data set."""
         is_named = isinstance(dataset, (str, os.PathLike))
@@ -153,27 +103,11 @@ class OfflineDataModule(CollectingDataModule):
         """Moments and ranges of the data set."""
         return self.dataset.statistics()
 
-    # ------------------------------------------------------------------ Lightning
-
     def _limits(self, trainer: Trainer) -> Limits:
         limits = super()._limits(trainer)
-        return limits if self.env_id is not None else dataclasses.replace(limits, stop_value=None)
-
-    def default_callbacks(self, trainer: Trainer) -> list[Callback]:
-        """Return the callbacks that a run needs and ``trainer`` does not have yet."""
-        return default_callbacks(trainer, self._limits(trainer))
-
-    def val_dataloader(self) -> Any:
-        """Return one evaluation, or nothing without an env (Lightning hook)."""
-        evaluation = super().val_dataloader()
-        return evaluation if self.env_id is not None else []
-
-    test_dataloader = val_dataloader
+        return limits if self.evaluates else dataclasses.replace(limits, stop_value=None)
 
     # ------------------------------------------------------------------ a round
-
-    def _begin_episodes(self) -> None:
-        pass  # nothing is collected
 
     def _next_round(self) -> ReplayRound:
         policy, progress = self._policy, self._policy.progress
@@ -206,53 +140,40 @@ class OfflineDataModule(CollectingDataModule):
         Raises:
             OSError: If a file cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        save_object(rng_state(self._policy.rng), folder / RNG_FILE)
+        super().save_rank_state(folder, with_buffer)
         own = {"draws": self._draws.bit_generator.state, "metrics": self._policy.metrics.state_dict()}
         save_object(own, folder / COLLECTING_FILE)
-        save_own_state(self._policy, cast(Trainer, self.trainer), folder)
         if with_buffer and self.buffer.is_prioritised:
             self.buffer.save_data(folder / BUFFER_FILE)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
-        self._rng = torch.load(folder / RNG_FILE, weights_only=True)
+        super().load_rank_state(folder)
         own: dict[str, Any] = torch.load(folder / COLLECTING_FILE, weights_only=True)
         self._policy.metrics.load_state_dict(own["metrics"], self._policy.device)
         if (folder / BUFFER_FILE).is_file():
             self.buffer.load_data(folder / BUFFER_FILE)
         self._draws.bit_generator.state = own["draws"]
-        set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
-        load_own_state(self._policy, folder)
 
     def _start_without_rank_state(self, checkpoint: str) -> None:
         super()._start_without_rank_state(checkpoint)
         self._draw_from(self._seeds())
 
-    def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
+    def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         """Draw from a new seed on each rank; counters and weights have already been restored."""
-        rank = cast(Trainer, self.trainer).global_rank
-        file = folder / RANK_FOLDER.format(rank % saved) / BUFFER_FILE
-        if file.is_file():  # priorities
-            self.buffer.load_data(file)
-        self._draw_from(Seeds(self.seed, rank, env_step))
+        if (folders[0] / BUFFER_FILE).is_file():  # priorities
+            self.buffer.load_data(folders[0] / BUFFER_FILE)
+        self._draw_from(seeds)
 
     def _draw_from(self, seeds: Seeds) -> None:
         self._draws.bit_generator.state = np.random.default_rng(seeds.of("replay")).bit_generator.state
 
     # ------------------------------------------------------------------ setting up
 
-    def _setup_evaluator(self, stage: str) -> None:
-        if self.env_id is not None:
-            super()._setup_evaluator(stage)
-        else:
-            require(stage == "fit", "env_id", "an env for evaluations (trainer.validate, trainer.test)", None)
-            self._check_constant_actions()
-            self.single_observation_space = self.dataset.observation_space
-            self.single_action_space = self.dataset.action_space
-            self._policy.build(self.single_observation_space, self.single_action_space)
-        if stage == "fit":
-            self.dataset.check(self.single_observation_space, self.single_action_space)
+    def _setup_without_env(self, stage: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        require(stage == "fit", "env_id", "an env for evaluations (trainer.validate, trainer.test)", None)
+        self._check_constant_actions()
+        return self.dataset.observation_space, self.dataset.action_space
 
     def _check_constant_actions(self) -> None:
         """Raise if the bounds of continuous actions have to come from data in which a dimension never changes."""
@@ -266,7 +187,8 @@ class OfflineDataModule(CollectingDataModule):
         )
         require(not constant.size, "dataset's action", allowed, f"one value in the dimensions {constant.tolist()}")
 
-    def _setup_collector(self, trainer: Trainer) -> None:
+    def _setup_source(self, trainer: Trainer) -> None:
+        self.dataset.check(self.single_observation_space, self.single_action_space)
         self._check_policy(self._policy)
         self._start_normalising()
         self._reset()

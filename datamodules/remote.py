@@ -6,8 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from gymnasium import spaces as gym_spaces
@@ -16,18 +15,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning_ding import nested
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.callbacks.stop import stop_run
-from lightning_ding.checkpoints import save_object
-from lightning_ding.checkpoints.folder import RNG_FILE
 from lightning_ding.config import require
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
-from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.envs.handle import EnvHandle
-from lightning_ding.envs.named import EnvLike, Names, Wrappers
-from lightning_ding.envs.vector import VectorMode
-from lightning_ding.utils.protocols import RETURN, MonitorLike
+from lightning_ding.envs.named import EnvLike
 from lightning_ding.utils.ranks import sum_over_ranks
-from lightning_ding.worker.episode_infos import InfoKeys
 
 COUNTERS = ("env_step", "episode", "sample")
 Spaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
@@ -54,7 +47,7 @@ class DataSource(Protocol):
         ...
 
 
-class RemoteReplayDataModule(CollectingDataModule):
+class RemoteReplayDataModule(RunDataModule):
     """Fetch rounds of minibatches from a comm learner, and evaluate in local envs.
 
     To a Trainer it looks like a :class:`ReplayDataModule`, but the data are collected and stored in other processes:
@@ -65,40 +58,26 @@ class RemoteReplayDataModule(CollectingDataModule):
     Args:
         comm_learner: Source of the rounds.
         env_id: Evaluation env, in any form that :class:`CollectingDataModule` takes.
-        evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to 8.
-        n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
-            ``eval.evaluator.n_episode``.
-        seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
-        max_env_step: Env steps of all collectors after which the run ends, >= 1; None for no limit.
-        max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-        stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means the
-            mean return in the policy's ``eval.evaluator.stop_value``. Needs ``validate``.
-        rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq`` updates.
-        env_kwargs: Arguments of the env.
-        wrappers: Wrappers of each evaluation env, the innermost first.
-        mode: How the evaluation envs are stepped, as in :class:`CollectingDataModule`.
         prefetch: Rounds that are fetched ahead of the one that is learned from, >= 0. They are sampled that much
             earlier; from a prioritised buffer, before the newest priorities are known.
         validate: Whether to evaluate; if not, the Trainer needs ``limit_val_batches=0``.
         spaces: Observation and action space of one env, for envs that gymnasium does not make; only without
             ``validate``. If None, an env is created to read them from.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
-        import_names: Modules to import first, for the envs that they register.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
             ranks. The statistics are published with its weights.
-        info_keys: Names of numbers in the info of the env, or a mapping from each to ``last``, ``mean``,
-            ``sum`` or ``max`` over the steps of an episode; see :class:`CollectingDataModule`.
-        monitor: Metric that chooses the best checkpoint and that ``stop_value`` is for; see
-            :class:`CollectingDataModule`.
-        eval_every: Env steps of all collectors between two evaluations, >= 1; None counts rounds.
-        checkpoint_every: Env steps of all collectors between two checkpoints, >= 1; None for one after each evaluation.
-            Needs ``eval_every``.
+        kwargs: Further arguments of :class:`CollectingDataModule`: the limits, the env and its evaluations.
+            ``max_env_step``, ``eval_every`` and ``checkpoint_every`` count the env steps of all collectors, and
+            ``stop_value`` needs ``validate``.
 
     Raises:
         ValueError: If there is no such env, or an argument is out of its range, or has no effect given the others.
         TypeError: If ``env_id`` is neither a name, a mapping nor a callable.
     """
 
+    no_options: ClassVar[frozenset[str]] = frozenset(
+        {"num_envs", "norm_reward", "env_timeout", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"}
+    )
     _waits: list[float]
     """Seconds that the learner waited for each round since the last call of ``pop_metrics``."""
 
@@ -106,53 +85,32 @@ class RemoteReplayDataModule(CollectingDataModule):
         self,
         comm_learner: DataSource,
         env_id: EnvLike,
-        evaluator_env_num: int | None = None,
-        n_evaluator_episode: int | None = None,
-        seed: int = 0,
-        max_env_step: int | None = None,
-        max_train_iter: int | None = None,
-        stop_value: float | None = None,
-        rounds_per_epoch: int | None = None,
-        env_kwargs: Mapping[str, Any] | None = None,
-        wrappers: Wrappers = (),
-        mode: VectorMode = "sync",
         prefetch: int = 1,
         validate: bool = True,
         spaces: Spaces | None = None,
         patience: float = 500.0,
-        import_names: Names = (),
         norm_obs: bool = False,
-        info_keys: InfoKeys = (),
-        monitor: MonitorLike = RETURN,
-        eval_every: int | None = None,
-        checkpoint_every: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             env_id,
-            mode=mode,
-            wrappers=wrappers,
-            env_kwargs=env_kwargs,
-            seed=seed,
-            max_env_step=max_env_step,
-            max_train_iter=max_train_iter,
-            stop_value=stop_value,
-            rounds_per_epoch=rounds_per_epoch,
-            evaluator_env_num=evaluator_env_num,
-            n_evaluator_episode=n_evaluator_episode,
-            import_names=import_names,
+            num_envs=8,
             norm_obs=norm_obs,
-            info_keys=info_keys,
-            monitor=monitor,
-            eval_every=eval_every,
-            checkpoint_every=checkpoint_every,
+            norm_reward=None,
+            env_timeout="default",
+            train_wrappers=(),
+            eval_wrappers=(),
+            eval_env_id=None,
+            eval_env_kwargs=None,
+            **kwargs,
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)
-        require(validate or stop_value is None, "stop_value", "None if validate is False", stop_value)
+        require(validate or self.stop_value is None, "stop_value", "None if validate is False", self.stop_value)
         require(not validate or spaces is None, "spaces", "None if validate is True, which makes envs", spaces)
         self.comm_learner = comm_learner
         self.prefetch = prefetch
-        self.validate = validate
+        self.validate = self.evaluates = validate
         self.patience = patience
         self.cancel_requested = False
         """Whether to stop waiting for a round, which ends the run; may be set from another thread."""
@@ -201,9 +159,7 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def steps_made(self) -> int:
         """Return the env steps that other processes have reported, and those made here in evaluations."""
-        evaluator = self.evaluator
-        collected = self._feed.env_step if self._feed is not None else 0
-        return collected + (evaluator.steps_made if evaluator is not None else 0)
+        return super().steps_made() + (self._feed.env_step if self._feed is not None else 0)
 
     def request_cancel(self, is_requested: bool) -> None:
         """Make an evaluation or the wait for a round end early, or withdraw that request."""
@@ -219,10 +175,7 @@ class RemoteReplayDataModule(CollectingDataModule):
     def _begin(self) -> None:
         """Start fetching rounds. A checkpoint has already restored the counters."""
         self._feed = RemoteFeed(self._ask, self.prefetch, self.patience, self.info_keys, self._keeps_records)
-        self.collector = cast(Any, self._feed)  # for its counters and episodes
-
-    def _begin_episodes(self) -> None:
-        pass  # other processes collect
+        self.collector = self._feed
 
     def _ask(self) -> RemoteData:
         policy, rank = self._policy, cast(Trainer, self.trainer).global_rank
@@ -267,28 +220,9 @@ class RemoteReplayDataModule(CollectingDataModule):
             setattr(progress, name, value)
         return is_over
 
-    # ------------------------------------------------------------------ state
-
-    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write the states of the random number generators of this rank. The coordinator saves the collected data.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        save_object(rng_state(self._policy.rng), folder / RNG_FILE)
-
-    def load_rank_state(self, folder: Path) -> None:
-        """Read what ``save_rank_state`` wrote."""
-        self._rng = torch.load(folder / RNG_FILE, weights_only=True)
-        set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
-
-    def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
-        pass  # counters and weights have already been restored, and there is nothing else to distribute
-
     # ------------------------------------------------------------------ setting up
 
-    def _setup_collector(self, trainer: Trainer) -> None:
+    def _setup_source(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)
         self._start_normalising()
         self._reset()
@@ -307,17 +241,12 @@ class RemoteReplayDataModule(CollectingDataModule):
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         policy.learner.rewards.refuse("RemoteDataModule")
 
-    def _setup_evaluator(self, stage: str) -> None:
-        if self.validate:
-            super()._setup_evaluator(stage)
-            return
+    def _setup_without_env(self, stage: str) -> Spaces:
         require(stage == "fit", "stage", '"fit" if validate is False', stage)
-        trainer = cast(Trainer, self.trainer)
-        is_off = trainer.limit_val_batches == 0
-        require(is_off, "limit_val_batches", "0 if validate is False", trainer.limit_val_batches)
+        limit = cast(Trainer, self.trainer).limit_val_batches
+        require(limit == 0, "limit_val_batches", "0 if validate is False", limit)
         if self._spaces is None:
             env = self._make_env(self.env_id, 1, self.wrappers, self.env_kwargs)
             self._spaces = (env.single_observation_space, env.single_action_space)
             super().close()
-        self.single_observation_space, self.single_action_space = self._spaces
-        self._policy.build(*self._spaces)
+        return self._spaces

@@ -8,31 +8,29 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks import StopAtEnvStep
-from lightning_ding.checkpoints.folder import BUFFER_FILE
 from lightning_ding.config import require
-from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.datamodules.dataset import Dataset
-from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
-from lightning_ding.datamodules.demonstrations import Demonstrations
+from lightning_ding.datamodules.collecting import CollectingDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
-from lightning_ding.datamodules.rng import Seeds
-from lightning_ding.datamodules.trainer_setup import check_fields
+from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.envs import make_vector_env
-from lightning_ding.envs.named import EnvLike, Names, Wrappers
-from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
-from lightning_ding.utils.protocols import RETURN, MonitorLike
+from lightning_ding.envs.named import EnvLike
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError, create_buffer, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
-from lightning_ding.worker.episode_infos import InfoKeys
+
+if TYPE_CHECKING:
+    from lightning_ding.datamodules.dataset import Dataset
+    from lightning_ding.datamodules.dataset_files import DatasetLike
+    from lightning_ding.datamodules.demonstrations import Demonstrations
 
 logger = logging.getLogger(__name__)
 MOST_PADDING = 0.5  # share of the steps in sequences above which a run warns
@@ -62,102 +60,42 @@ class ReplayDataModule(CollectingDataModule):
     def __init__(
         self,
         env_id: EnvLike,
-        num_envs: int = 8,
-        mode: VectorMode = "sync",
-        wrappers: Wrappers = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        max_env_step: int | None = None,
-        max_train_iter: int | None = None,
-        stop_value: float | None = None,
-        rounds_per_epoch: int | None = None,
-        evaluator_env_num: int | None = None,
-        n_evaluator_episode: int | None = None,
-        norm_obs: bool | None = None,
-        norm_reward: bool | None = None,
-        env_timeout: EnvTimeout = "default",
-        train_wrappers: Wrappers = (),
-        eval_wrappers: Wrappers = (),
-        eval_env_id: EnvLike | None = None,
-        eval_env_kwargs: Mapping[str, Any] | None = None,
-        import_names: Names = (),
+        *args: Any,
         demonstrations: DatasetLike | None = None,
         demonstration_share: float = 0.5,
         imitation_reward: bool = False,
-        info_keys: InfoKeys = (),
-        monitor: MonitorLike = RETURN,
-        eval_every: int | None = None,
-        checkpoint_every: int | None = None,
+        **kwargs: Any,
     ) -> None:
-        """Define the envs and the limits of a run. The command line reads the arguments from this signature.
+        """Define the envs, the limits and the demonstrations of a run.
 
         Args:
             env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
                 ``class_path`` and ``init_args``, or a callable that returns an env.
-            num_envs: Envs on each rank, >= 1.
-            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
-                ``"native"`` by the vector env that is registered for the id.
-            wrappers: Wrappers of each env, for training and evaluation, the innermost first: short names such as
-                ``flatten``, short names with arguments such as ``{frame_stack: {stack_size: 4}}``, dotted paths,
-                mappings with ``class_path`` and ``init_args``, or callables. Evaluations leave out ``clip_reward``,
-                ``scale_reward``, ``sign_reward`` and ``episodic_life``.
-            env_kwargs: Arguments of the env.
-            seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
-            max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
-            max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-            stop_value: Value of ``monitor`` at which the run ends, by default a mean return of evaluations; None means
-                the mean return in the policy's ``eval.evaluator.stop_value``.
-            rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq``
-                updates.
-            evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to
-                ``num_envs``.
-            n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
-                ``eval.evaluator.n_episode``.
-            norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
-                in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
-                Observations of float64 are then stored and shifted in double precision. None means what the policy was
-                trained with before, or False.
-            norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
-                return; logged returns are the unscaled returns of the env. None means as for ``norm_obs``.
-            env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
-                step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
-                death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
-                the episode and starts a new process.
-            train_wrappers: Wrappers of the training envs only, such as reward clipping, applied around ``wrappers``.
-            eval_wrappers: Wrappers of the evaluation envs only, applied around ``wrappers``.
-            eval_env_id: Evaluation env, with the same spaces; None means ``env_id``.
-            eval_env_kwargs: Arguments of the evaluation env, instead of ``env_kwargs``; None means ``env_kwargs``.
-            import_names: Modules to import first, for the envs that they register.
+            args: Further arguments of :class:`CollectingDataModule`.
             demonstrations: Data set of which each minibatch has a share, in any form that :func:`load_dataset` takes;
                 None for none. The entry ``is_expert`` of a minibatch is True for them.
             demonstration_share: Share of a minibatch that is drawn from ``demonstrations``, in (0, 1).
             imitation_reward: Whether to learn from a reward of 1 for each step of the demonstrations and 0 for each own
                 step, in place of the env's (Reddy et al. 2019, https://arxiv.org/abs/1905.11108). Some policies always
                 do.
-            info_keys: Names of numbers in the info of the env, or a mapping from each to ``last``, ``mean``, ``sum`` or
-                ``max`` over the steps of an episode; ``last`` without a mapping. Their means over episodes are logged.
-            monitor: Metric after an evaluation that chooses the best checkpoint and that ``stop_value`` is for: the
-                name of one to maximise, or a mapping of it to ``max`` or ``min``.
-            eval_every: Env steps between two evaluations, >= 1: one after each multiple of it is passed, by at most a
-                twentieth or one round; None counts rounds.
-            checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
-                evaluation. Needs ``eval_every``.
+            kwargs: Further arguments of :class:`CollectingDataModule`.
 
         Raises:
             ValueError: If there is no such env, wrapper or data set, or an argument is out of its range.
             TypeError: If an env or a wrapper is neither a name, a mapping nor a callable.
             ImportError: If a module of ``import_names`` cannot be imported.
         """
-        arguments = dict(locals())
-        own = ("self", "__class__", "demonstrations", "demonstration_share", "imitation_reward")
-        super().__init__(**{name: value for name, value in arguments.items() if name not in own})
+        super().__init__(env_id, *args, **kwargs)
         require(0 < demonstration_share < 1, "demonstration_share", "in (0, 1)", demonstration_share)
         is_used = demonstrations is not None or (demonstration_share == 0.5 and not imitation_reward)
         require(is_used, "demonstrations", "a data set with demonstration_share or imitation_reward", None)
         self.demonstration_share, self.imitation_reward = demonstration_share, imitation_reward
-        self.dataset = None if demonstrations is None else load_dataset(demonstrations)
+        self.dataset: Dataset | None = None
         """The data set of the demonstrations; None without."""
-        if self.dataset is not None:
+        if demonstrations is not None:
+            from lightning_ding.datamodules.dataset_files import load_dataset
+
+            self.dataset = load_dataset(demonstrations)
             is_named = isinstance(demonstrations, (str, os.PathLike))
             described = str(demonstrations) if is_named else f"{len(self.dataset)} transitions"
             options = {"demonstration_share": demonstration_share, "imitation_reward": imitation_reward}
@@ -184,6 +122,8 @@ class ReplayDataModule(CollectingDataModule):
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the collection state, the random number states and the replay buffer of this rank."""
+        from lightning_ding.checkpoints.folder import BUFFER_FILE
+
         super().save_rank_state(folder, with_buffer)
         if with_buffer:
             cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
@@ -192,6 +132,8 @@ class ReplayDataModule(CollectingDataModule):
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
+        from lightning_ding.checkpoints.folder import BUFFER_FILE
+
         super().load_rank_state(folder)
         if (folder / BUFFER_FILE).is_file():
             cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
@@ -201,6 +143,8 @@ class ReplayDataModule(CollectingDataModule):
             self._demonstrations.load(folder)
 
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
+        from lightning_ding.checkpoints.folder import BUFFER_FILE
+
         if self._demonstrations is not None:
             self._demonstrations.load(folders[0], seeds.of("demonstrations"))
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
@@ -348,6 +292,8 @@ class ReplayDataModule(CollectingDataModule):
         dataset.check(self.single_observation_space, self.single_action_space)
         config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
         more = policy.dataset_columns
+        from lightning_ding.datamodules.demonstrations import Demonstrations
+
         arguments = (config, seed, policy.action_start, self._replaces_rewards(), more)
         self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
         self._demonstrations.buffer.budget = self.max_env_step
@@ -356,8 +302,8 @@ class ReplayDataModule(CollectingDataModule):
         fits = not policy.pretraining_updates or batch_size <= len(dataset)
         require(fits, "learn.batch_size", f"at most the {len(dataset)} demonstrations, with pretraining", batch_size)
 
-    def _setup_collector(self, trainer: Trainer) -> None:
-        super()._setup_collector(trainer)
+    def _setup_source(self, trainer: Trainer) -> None:
+        super()._setup_source(trainer)
         self._set_precision()
         buffer = cast(IBuffer, self.buffer)
         if buffer.needs_env:
@@ -374,7 +320,7 @@ class ReplayDataModule(CollectingDataModule):
         buffer.keeps_double = self._policy.normaliser.keeps_double
         if self._demonstrations is not None:
             self._demonstrations.fill(buffer.keeps_double)
-            cast(Dataset, self.dataset).warn_of_lost_variation(buffer.keeps_double)
+            cast("Dataset", self.dataset).warn_of_lost_variation(buffer.keeps_double)
 
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
@@ -383,7 +329,7 @@ class ReplayDataModule(CollectingDataModule):
         require(not policy.on_policy, "policy", allowed, name)
         collects = policy.n_sample is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
-        check_fields(policy, ("other.replay_buffer",), type(self).__name__)
+        self._check_fields(("other.replay_buffer",))
         if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
             raise ValueError(
                 "collect.collector.type must be a collector of single transitions, such as 'sample', in a "

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.datamodules.demonstrations import MixedBuffer
 from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError
+
+if TYPE_CHECKING:
+    from lightning_ding.datamodules.demonstrations import MixedBuffer
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.collecting import CollectingDataModule
 from lightning_ding.envs import Pausable
 from lightning_ding.envs.vector import MODES
 from lightning_ding.utils.ranks import on_any_rank

@@ -1,35 +1,26 @@
-"""Prepare a Trainer for a run with a datamodule that collects, and handle the arguments of datamodules."""
+"""Prepare a Trainer for a run with a datamodule, and count the rounds of its epochs.
+
+Lightning 2.6.6 counts an epoch that ``trainer.should_stop`` cut short as complete, and starts the next one at full
+length. Evaluations would then take place at different env steps than in a run that was never stopped. There is no
+public way to continue an epoch, so :class:`EpochPosition` decrements the counter of ``trainer.fit_loop``. Lightning
+then requests a new loader after the rest of the epoch, as with ``reload_dataloaders_every_n_epochs``. A run that
+Lightning itself restores in the middle of an epoch (``max_steps``, a checkpoint of an evaluation) is left to Lightning.
+With ``val_check_interval``, or with a fraction of the batches as limit, a new epoch starts.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from torch.utils.data import IterableDataset
 
 from lightning_ding.callbacks import Limits, Watchdog
-from lightning_ding.callbacks.continued_loggers import note_checkpoint
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 from lightning_ding.callbacks.metrics import prepare_loggers
-
-SLOW = 5.0  # seconds
-FIXED = frozenset(
-    {
-        *("env_id", "mode", "wrappers", "env_kwargs", "env_timeout", "train_wrappers", "eval_wrappers", "eval_env_id"),
-        *("eval_env_kwargs", "import_names", "info_keys", "monitor", "eval_every", "checkpoint_every"),
-        *("norm_obs", "norm_reward", "demonstrations"),
-    }
-)
-"""Options that are checked or translated by the constructor, so that a later value would have no effect or only half
-of it. Others, such as ``max_env_step``, may be set between two fits."""
-NOT_KEPT = frozenset({"demonstrations"})
-"""Those of them that are no attributes."""
 
 
 @runtime_checkable
@@ -64,33 +55,17 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     policy = trainer.lightning_module
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
-    note_checkpoint(trainer)
+    if trainer.loggers:
+        from lightning_ding.callbacks.continued_loggers import note_checkpoint
+
+        note_checkpoint(trainer)
     prepare_loggers(trainer)
-    prepare_intervals(trainer)
+    if limits.eval_every is not None:
+        from lightning_ding.callbacks.evaluation_interval import prepare_intervals
+
+        prepare_intervals(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
-
-
-def check_fields(policy: Any, names: Iterable[str], reader: str) -> None:
-    """Raise if the config of a policy lacks a field, such as one that derives from ``PolicyConfig`` alone.
-
-    Args:
-        policy: The policy.
-        names: Dotted names of the fields.
-        reader: Name of the class that reads them.
-
-    Raises:
-        ValueError: Naming the field.
-    """
-    for name in names:
-        found: Any = policy.config
-        for part in name.split("."):
-            kind, found = type(found).__name__, getattr(found, part, None)
-            if found is None:
-                raise ValueError(
-                    f"the config of {type(policy).__name__} must have the field {name!r}, which {reader} reads, but "
-                    f"its {kind} has no {part!r}: derive config_class from the config of another algorithm, or add it"
-                )
 
 
 def start_watchdogs(trainer: Trainer, stage: str) -> None:
@@ -104,59 +79,99 @@ def start_watchdogs(trainer: Trainer, stage: str) -> None:
             callback.setup(trainer, trainer.lightning_module, stage)
 
 
-@contextmanager
-def said_if_slow(what: str, seconds: float = SLOW) -> Iterator[None]:
-    """Log one line if the body of the ``with`` statement takes longer, while it still runs.
+class EpochPosition:
+    """Count the rounds of an epoch, and shorten the first epoch of a run that is resumed in the middle of one."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        """Completed rounds of the current epoch."""
+        self._length = 0
+        self._is_resumed = False
+        self._reload_every: int | None = None
+
+    def resume(self, rounds: int) -> None:
+        """Continue after ``rounds`` >= 0 rounds of an epoch, where a run was stopped."""
+        self.round = rounds
+        self._is_resumed = rounds > 0
+
+    def begin(self, trainer: Trainer, length: int) -> int:
+        """Return the number of rounds of the next loader.
+
+        Args:
+            trainer: The Trainer; its epoch counters are decremented if an epoch is continued.
+            length: Rounds of a whole epoch, >= 1.
+        """
+        limit = trainer.limit_train_batches
+        self._length = min(length, limit) if isinstance(limit, int) else length
+        fit_loop: Any = trainer.fit_loop
+        evaluates_at_end = getattr(trainer, "val_check_interval", None) == 1.0  # unset if the interval is a duration
+        can_resume = evaluates_at_end and (limit == 1.0 or isinstance(limit, int))
+        if fit_loop.restarting or not can_resume or self.round >= self._length:
+            self.round = 0
+        if self._reload_every is not None and not self.round:
+            trainer.reload_dataloaders_every_n_epochs, self._reload_every = self._reload_every, None  # type: ignore[attr-defined]
+        if not self.round:
+            self._is_resumed = False
+            return length
+        if self._is_resumed:
+            self._is_resumed = False
+            self._reload_every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+            trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]
+            epoch = fit_loop.epoch_progress.current
+            epoch.ready, epoch.started, epoch.processed = epoch.ready - 1, epoch.started - 1, epoch.processed - 1
+        return self._length - self.round
+
+    def count(self) -> None:
+        """Count a round that starts."""
+        self.round = (self.round + 1) % self._length if self._length else 0
+
+
+class Stream(IterableDataset[Any]):
+    """An iterable data set that yields ``length`` items of a producer. Every iterator continues where the last stopped.
+
+    Because the data set has a length, Lightning does not fetch an item before the update on the previous one is
+    finished. Making an iterator calls nothing, so Lightning may make any number of them.
 
     Args:
-        what: Description of the body, such as "making 2 envs".
-        seconds: Longest time without the line, > 0.
+        produce: Function that returns the next item.
+        length: Items of an epoch, >= 1.
     """
-    timer = threading.Timer(seconds, rank_zero_info, (f"{what} takes longer than {seconds:g} s",))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+
+    def __init__(self, produce: Callable[[], Any], length: int) -> None:
+        self.produce = produce
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.length):
+            yield self.produce()
 
 
-def plain(value: Any) -> Any:
-    """Return an argument as None, booleans, numbers, strings, lists and dicts; callables are given by their names.
-
-    Example:
-        >>> plain({"env_id": partial(dict, a=1), "wrappers": (plain,), "seed": np.int64(3)})
-        {'env_id': 'builtins.dict', 'wrappers': ['lightning_ding.datamodules.trainer_setup.plain'], 'seed': 3}
-    """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return {str(key): plain(below) for key, below in value.items()}
-    if isinstance(value, partial):
-        return plain(value.func)
-    if callable(value):
-        named = value if hasattr(value, "__qualname__") else type(value)
-        return f"{named.__module__}.{named.__qualname__}"
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, Iterable):
-        return [plain(below) for below in value]
-    return getattr(value, "id", None) or str(value)  # an EnvSpec has an id
+MISLEADING_WARNINGS = (
+    r"The number of training batches \(\d+\) is smaller than the logging interval",  # here, rounds count across epochs
+    r"Total length of `list` across ranks is zero",  # a run on a data set without an env has no evaluation
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 with torch 2.13
+)
 
 
-class FixedOptions:
-    """Refuses to set an option that is read once, instead of ignoring it."""
+class LoaderWarnings:
+    """Suppress warnings of Lightning that do not apply here, while it prepares a loader, and only then."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute.
+    def __init__(self) -> None:
+        self._suppressed: AbstractContextManager[object] | None = None
 
-        Raises:
-            AttributeError: For an option that only the constructor takes.
-        """
-        if name in FIXED and (name in vars(self) or name in NOT_KEPT):
-            raise AttributeError(
-                f"{name} cannot be set later: pass it to the constructor of a new {type(self).__name__}"
-            )
-        super().__setattr__(name, value)
+    def suppress(self) -> None:
+        """Start suppressing the warnings."""
+        if self._suppressed is None:
+            self._suppressed = warnings.catch_warnings()
+            self._suppressed.__enter__()
+            for message in MISLEADING_WARNINGS:
+                warnings.filterwarnings("ignore", message)
+
+    def restore(self) -> None:
+        """Show the warnings again. Calling it again changes nothing."""
+        if self._suppressed is not None:
+            self._suppressed.__exit__(None, None, None)
+            self._suppressed = None

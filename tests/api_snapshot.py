@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 from lightning_ding import __version__
@@ -85,7 +86,7 @@ def write(api: dict[str, tuple[str, ...]]) -> str:
 
 def broken(old: dict[str, tuple[str, ...]], new: dict[str, tuple[str, ...]]) -> list[str]:
     """Return what calls of the old API would no longer find: names, parameters and defaults."""
-    problems = [f"{name} vanished" for name in old if name not in new]
+    problems = [f"{name} vanished" for name in old if name not in new and not _is_inherited(name, new)]
     for name in old.keys() & new.keys():
         now = {one.rstrip("="): one for one in new[name]}
         before = {one.rstrip("="): one for one in old[name]}
@@ -94,6 +95,11 @@ def broken(old: dict[str, tuple[str, ...]], new: dict[str, tuple[str, ...]]) -> 
         required = [one for one, text in now.items() if not text.endswith("=") and not one.startswith("*")]
         problems += [f"{name}: parameter {one!r} is required now" for one in required if before.get(one) != one]
     return sorted(problems)
+
+
+def _is_inherited(name: str, new: dict[str, tuple[str, ...]]) -> bool:
+    """Return whether a class that is still public has the method from a base class now."""
+    return name.rpartition(".")[0] in new and locate(name) is not None
 
 
 def _described(path: str, value: object) -> Iterator[tuple[str, tuple[str, ...]]]:

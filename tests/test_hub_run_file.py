@@ -11,7 +11,7 @@ import pytest
 import yaml
 from lightning import Trainer
 
-from lightning_ding.datamodules import CollectingDataModule, OfflineDataModule, ReplayDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RunDataModule
 from lightning_ding.entry.collect import collect
 from lightning_ding.entry.lightning_cli import make_run
 from lightning_ding.hub import run_file
@@ -20,7 +20,7 @@ from lightning_ding.policy.base.weights_file import description_of
 from tests.algorithms.table import make_policy
 
 MakeTrainer = Callable[..., Trainer]
-Write = Callable[[str, CollectingDataModule], dict[str, Any]]
+Write = Callable[[str, RunDataModule], dict[str, Any]]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def written(make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.Monke
     """Return a function that trains a policy, and returns the file of the run, of which fit has made a run."""
     monkeypatch.setenv("PL_GLOBAL_SEED", "")
 
-    def write(name: str, datamodule: CollectingDataModule) -> dict[str, Any]:
+    def write(name: str, datamodule: RunDataModule) -> dict[str, Any]:
         lightning.seed_everything(7, verbose=False)
         policy = make_policy(name)
         make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(policy, datamodule)
@@ -42,7 +42,7 @@ def written(make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.Monke
     return write
 
 
-def _equal(datamodule: CollectingDataModule, policy: Policy[Any], run: Any) -> bool:
+def _equal(datamodule: RunDataModule, policy: Policy[Any], run: Any) -> bool:
     assert dict(run.datamodule.hparams) == dict(datamodule.hparams)
     assert run.model.config == policy.config
     return type(run.datamodule) is type(datamodule) and type(run.model) is type(policy)

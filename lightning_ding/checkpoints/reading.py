@@ -16,8 +16,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
-from lightning_ding.checkpoints.folder import RUN_FILE, find_rank_folder, other_checkpoint
-from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, verify, verify_archive
 from lightning_ding.config import MARK
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -68,6 +66,9 @@ class CheckedIO(TorchCheckpointIO):
                 other than tensors and builtins, which are then not created.
             ValueError: If the checkpoint is of another algorithm.
         """
+        from lightning_ding.checkpoints.folder import RUN_FILE
+        from lightning_ding.checkpoints.manifest import TornCheckpointError, verify, verify_archive
+
         is_safe = True if weights_only is None else weights_only
         file = Path(str(path))
         if "://" in str(path) or file.is_dir():
@@ -89,6 +90,8 @@ class CheckedIO(TorchCheckpointIO):
 
     def _check(self, file: Path, verify_content: Callable[[], object]) -> None:
         """Verify a checkpoint in rank zero, and raise on all ranks if it is damaged."""
+        from lightning_ding.checkpoints.manifest import TornCheckpointError
+
         text = None
         if self.trainer.is_global_zero:
             try:
@@ -122,6 +125,9 @@ def _class_of(content: Mapping[str, Any]) -> type | None:
 
 def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:
     """Return the folder that belongs to a second name of ``run.ckpt``, such as ``last.ckpt``, if it is there."""
+    from lightning_ding.checkpoints.folder import find_rank_folder
+    from lightning_ding.checkpoints.manifest import MANIFEST
+
     names = [value.get("rank_folder") for value in content.values() if isinstance(value, dict)]
     name = next((name for name in names if isinstance(name, str)), None)
     if name is None:
@@ -132,6 +138,8 @@ def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:
 
 def _instead(file: Path, fits: Callable[[Path], bool] = Path.exists) -> str:
     """Return the end of a message, which names another checkpoint."""
+    from lightning_ding.checkpoints.folder import RUN_FILE, other_checkpoint
+
     parent = file.parent.parent if file.name == RUN_FILE else file.parent
     found = other_checkpoint(parent, file.parent, fits)
     return f"there is no other whole checkpoint in {parent}" if found is None else f"{found} is whole"

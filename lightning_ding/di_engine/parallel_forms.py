@@ -18,7 +18,8 @@ from lightning_ding.callbacks.remote import LearningReporter
 from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.worker import LearnerHook
-from lightning_ding.worker.learner.hooks import DEFAULT_PRIORITY, Position
+from lightning_ding.worker.learner.hooks import Position
+from lightning_ding.worker.learner.priority import DEFAULT_PRIORITY
 
 METADATA = frozenset(
     {

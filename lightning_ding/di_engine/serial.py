@@ -23,7 +23,7 @@ from torch import nn
 from lightning_ding.callbacks import InitialWeights
 from lightning_ding.checkpoints import last_checkpoint
 from lightning_ding.config import require
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.di_engine.convert import Unnamed, to_yaml
 from lightning_ding.di_engine.run import UNLIMITED, Named, Run
 from lightning_ding.di_engine.translate import translate
@@ -174,7 +174,7 @@ def train(run: Run, model: nn.Module | None = None) -> Policy[Any]:
     return policy
 
 
-def make(run: Run, model: nn.Module | None = None) -> tuple[Policy[Any], CollectingDataModule]:
+def make(run: Run, model: nn.Module | None = None) -> tuple[Policy[Any], RunDataModule]:
     """Return the policy and the datamodule of a run."""
     data = run.datamodule_class(**run.data)
     if model is None and run.network is not None:

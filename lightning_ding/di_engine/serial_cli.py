@@ -24,7 +24,7 @@ from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import eval as evaluate, train
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 
 MODES = ("serial", "serial_onpolicy", "serial_offline", "eval")
 

@@ -31,7 +31,7 @@ from lightning_ding.policy import Policy
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.registry import import_modules
 from lightning_ding.utils.modes import CollectMode
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 from lightning_ding.worker import create_serial_collector
 
 

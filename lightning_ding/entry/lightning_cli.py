@@ -35,7 +35,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.config import MARK, moved_to, nearest, require, resolve, to_dict
-from lightning_ding.datamodules import CollectingDataModule, OfflineDataModule, ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule, RunDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
@@ -431,7 +431,7 @@ def _prepare_parsers(made: type[Policy[Any]], given: Sequence[str]) -> None:
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
 
 
-def datamodule_class(made: type[Policy[Any]], train_on: str | None = None) -> type[CollectingDataModule]:
+def datamodule_class(made: type[Policy[Any]], train_on: str | None = None) -> type[RunDataModule]:
     """Return the datamodule that trains a policy on ``"envs"`` or a ``"dataset"``; None means what it is made for.
 
     Raises:

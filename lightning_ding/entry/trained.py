@@ -18,9 +18,7 @@ from gymnasium.vector import VectorEnv
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of, policy_class
 from lightning_ding.envs.atari import make_atari
-from lightning_ding.envs.envpool import PREFIX as ENVPOOL
-from lightning_ding.envs.game import PREFIX as PETTINGZOO
-from lightning_ding.envs.named import find_env
+from lightning_ding.envs.named import ENVPOOL, PETTINGZOO, find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy

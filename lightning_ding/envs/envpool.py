@@ -12,8 +12,6 @@ from typing_extensions import override
 
 from lightning_ding.config import closest
 
-PREFIX = "envpool"
-
 
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
     """A vector env of one of EnvPool's tasks, for ``mode="native"``.

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from lightning_ding.config import closest, require
 from lightning_ding.utils.moves import legal_moves, random_move
 
-PREFIX = "pettingzoo"
-"""Prefix of the names of games in ``env_id``."""
 GAMES = "pettingzoo.classic"
 """The package with PettingZoo's turn-based games."""
 RANDOM = "random"

@@ -10,9 +10,8 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.envs.process import ProcessVectorEnv
+from lightning_ding.envs.infos import JoinedInfos
 from lightning_ding.envs.settings import EnvSettings, Setting, plain_copy
-from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.envs.vector import SEPARATE_ENVS
 from lightning_ding.utils.protocols import EnvAccess
 
@@ -242,12 +241,12 @@ def apply_setting(env: Any, setting: Setting) -> None:
     """
     core, (kind, name, value) = env.unwrapped, setting
     if kind == "reset_options":
-        has_options = isinstance(core, (_SyncVectorEnv, ProcessVectorEnv))
+        has_options = isinstance(core, JoinedInfos)
         allowed = '"sync" or "async" for options of resets, because a native vector env resets its envs itself'
         require(has_options, "mode", allowed, "native" if isinstance(core, VectorEnv) else type(core).__name__)
         core.set_reset_options(value)
     elif kind == "method":
-        if isinstance(core, (_SyncVectorEnv, ProcessVectorEnv)):
+        if isinstance(core, JoinedInfos):
             core.configure(name, *value[0], **value[1])
         elif callable(getattr(core, "call", None)):
             core.call(name, *value[0], **value[1])
@@ -264,7 +263,7 @@ def apply_setting(env: Any, setting: Setting) -> None:
 
 def _check_has(core: Any, name: str) -> None:
     """Raise ``AttributeError`` if separate envs lack an attribute, which ``set_attr`` would add to a wrapper."""
-    if isinstance(core, ProcessVectorEnv):
+    if callable(getattr(core, "has_attr", None)):  # in other processes
         has_all = core.has_attr(name)
     else:
         has_all = not isinstance(core, SEPARATE_ENVS) or all(core.call("has_wrapper_attr", name))

@@ -1,12 +1,16 @@
-"""Infos of several envs in one dict, also where envs have values of different types or shapes."""
+"""What vector envs of separate envs share: infos of different types in one dict, seeds, and the mask of a reset."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 from typing_extensions import override
+
+from lightning_ding.config import require
 
 USUAL = {kind: np.dtype(kind) for kind in (bool, int, float)}
 """The dtypes in which gymnasium joins Python's numbers. They are compared first, because they are the most frequent."""
@@ -25,6 +29,10 @@ class JoinedInfos(VectorEnv[Any, Any, Any]):
     becomes 2 after an integer, and any other number than 0 becomes True after a bool. Here numbers of different types
     are joined in an array of a type that holds both, and everything else in an array of objects.
     """
+
+    copy: bool
+    call: Callable[..., tuple[Any, ...]]
+    configure: Callable[..., None]
 
     @override
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
@@ -86,3 +94,23 @@ def _objects(column: Any, mask: Any) -> Any:
     for env_num in np.flatnonzero(mask):
         objects[env_num] = column[env_num]
     return objects
+
+
+def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
+    """Return a seed for each env, from the seed of the first env, a list of seeds, or None."""
+    if seed is None or isinstance(seed, (int, np.integer)):
+        return [None if seed is None else int(seed) + env_id for env_id in range(num_envs)]
+    seeds = list(seed)
+    require(len(seeds) == num_envs, "seed", f"an integer, None or a list of {num_envs} of these", len(seeds))
+    return seeds
+
+
+def without_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[dict[str, Any] | None, NDArray[np.bool_]]:
+    """Return the options without ``reset_mask``, and the mask of the envs to reset."""
+    if options is None or "reset_mask" not in options:
+        return options, np.ones(num_envs, dtype=bool)
+    mask: Any = options["reset_mask"]
+    is_mask = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and bool(mask.any())
+    allowed = f"a boolean array of shape ({num_envs},) with at least one true entry"
+    require(is_mask, "options['reset_mask']", allowed, mask)
+    return {name: value for name, value in options.items() if name != "reset_mask"}, mask

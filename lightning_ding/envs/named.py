@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 
 from lightning_ding.config import closest
-from lightning_ding.envs.envpool import PREFIX as ENVPOOL, EnvPoolVectorEnv
-from lightning_ding.envs.game import PREFIX as PETTINGZOO, GameEnv, find_game
 from lightning_ding.envs.wrapper_names import BY_NAME, as_list, check_order, named_wrapper
 
 if TYPE_CHECKING:
@@ -34,6 +32,8 @@ else:  # at run time without callables: jsonargparse would instantiate a class p
     Wrappers = Sequence[str | dict[str, Any]] | str | dict[str, Any]
     Names = Sequence[str] | str
 
+ENVPOOL, PETTINGZOO = "envpool", "pettingzoo"
+"""The first part of the ids of tasks of EnvPool, and of games of PettingZoo."""
 Maker = Callable[..., Any]
 AN_ENV = (
     "a registered gymnasium id, module:id, the dotted path of a class or function that creates an env, "
@@ -68,10 +68,14 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
         return _find(env, name, AN_ENV, gym.registry)
     prefix, _, game = env.partition(":")
     if prefix == PETTINGZOO:
+        from lightning_ding.envs.game import GameEnv, find_game
+
         find_game(game)
         return functools.partial(GameEnv, game)
     module, _, own = env.rpartition(":")
     if module == ENVPOOL:
+        from lightning_ding.envs.envpool import EnvPoolVectorEnv
+
         return functools.partial(EnvPoolVectorEnv, own)
     if module:
         _import(module, _error(name, AN_ENV, env))

@@ -21,7 +21,6 @@ from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
 from lightning_ding.envs.tuple_observations import without_tuples
 from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
-from lightning_ding.envs.wrappers import can_pause, check_paused
 
 BoolArray = NDArray[np.bool_]
 
@@ -171,6 +170,8 @@ class EnvStepper:
                 obs = self._reset_rows(obs, ended)
         if self._paused is not None:
             faulty = self._abnormal(info, self._paused, ended)  # an env whose process was replaced has been reset
+            from lightning_ding.envs.wrappers import check_paused
+
             check_paused(self._paused & ~faulty, ended)
             valid = valid & ~self._paused
         timestep = Timestep(next_obs, reward, terminated, truncated, info, valid, self._abnormal(info, valid, ended))
@@ -205,6 +206,8 @@ class EnvStepper:
             Whether the envs can be paused. Otherwise nothing has changed. This requires a vector env of separate envs
             (``SEPARATE_ENVS``), all of them ``Pausable``.
         """
+        from lightning_ding.envs.wrappers import can_pause
+
         if self._can_pause is None:
             self._can_pause = can_pause(self.env)
         if not self._can_pause:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -17,14 +17,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from lightning_ding.config import require
 from lightning_ding.envs.action_masks import check_mask_space
 from lightning_ding.envs.checks import EnvMaker, check_not_shared, check_statistics
+from lightning_ding.envs.infos import JoinedInfos
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
-from lightning_ding.envs.process.errors import OnEnvError
-from lightning_ding.envs.state.state import note_created
+from lightning_ding.envs.state.origins import note_created
 from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.registry import import_modules
 
-SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
+if TYPE_CHECKING:
+    from lightning_ding.envs.process.errors import OnEnvError
+
+SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, JoinedInfos)
 """Vector envs of separate envs, which can be seeded and reset one by one and have the method ``call``."""
 VectorMode = Literal["sync", "async", "native"]
 """The modes of every ``mode`` option: the keys of ``MODES``."""
@@ -193,6 +195,8 @@ def _make_sync(request: Request) -> VectorEnv:
 
 
 def _make_async(request: Request) -> VectorEnv:
+    from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
+
     makers = request.makers(EnvMaker(_sendable(request.env), request.wrappers, request.kwargs, request.modules))
     try:
         return ProcessVectorEnv(makers, request.autoreset_mode, **request.failures)

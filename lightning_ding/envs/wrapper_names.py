@@ -10,6 +10,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -18,8 +19,6 @@ from gymnasium.vector import VectorEnv, VectorRewardWrapper
 
 from lightning_ding.config import require
 from lightning_ding.envs.action_masks import ActionMask
-from lightning_ding.envs.atari import EpisodicLife, FireAtStart, FrameStackObservation
-from lightning_ding.envs.rewards import clip_reward, scale_reward, sign_reward
 
 Wrapper = Callable[..., Any]
 
@@ -27,9 +26,9 @@ Wrapper = Callable[..., Any]
 class Named(NamedTuple):
     """Meaning of a short name."""
 
-    single: Wrapper
-    """Wrapper of an env; its other parameters are the arguments in a config."""
-    vector: Wrapper | None = None
+    single: Wrapper | str
+    """Wrapper of an env, or ``module:name`` in this package; its other parameters are the arguments in a config."""
+    vector: Wrapper | str | None = None
     """Wrapper of a vector env with the same arguments, for ``mode="native"``; None if there is none."""
     is_for_training: bool = False
     """Whether evaluations leave it out, because it changes returns or the ends of episodes."""
@@ -39,23 +38,31 @@ class Named(NamedTuple):
     """Whether a step is several steps of the env inside, of which it reports the last info only."""
 
 
-def _reward(wrapper: Wrapper) -> Named:
+def _reward(wrapper: str) -> Named:
     return Named(wrapper, wrapper, is_for_training=True, changes_reward=True)
+
+
+def _found(wrapper: Wrapper | str | None) -> Any:
+    """Return the wrapper of a ``Named``, from its module."""
+    if not isinstance(wrapper, str):
+        return wrapper
+    module, _, name = wrapper.partition(":")
+    return getattr(import_module(f"lightning_ding.envs.{module}"), name)
 
 
 BY_NAME: dict[str, Named] = {
     "action_mask": Named(ActionMask),
     "atari_preprocessing": Named(wrappers.AtariPreprocessing, repeats_action=True),
     "clip_action": Named(wrappers.ClipAction, wrappers.vector.ClipAction),
-    "clip_reward": _reward(clip_reward),
+    "clip_reward": _reward("rewards:clip_reward"),
     "discretize_action": Named(wrappers.DiscretizeAction),
     "discretize_observation": Named(wrappers.DiscretizeObservation),
     "dtype": Named(wrappers.DtypeObservation, wrappers.vector.DtypeObservation),
-    "episodic_life": Named(EpisodicLife, is_for_training=True),
+    "episodic_life": Named("atari:EpisodicLife", is_for_training=True),
     "filter_observation": Named(wrappers.FilterObservation, wrappers.vector.FilterObservation),
-    "fire_at_start": Named(FireAtStart),
+    "fire_at_start": Named("atari:FireAtStart"),
     "flatten": Named(wrappers.FlattenObservation, wrappers.vector.FlattenObservation),
-    "frame_stack": Named(FrameStackObservation),
+    "frame_stack": Named("atari:FrameStackObservation"),
     "grayscale": Named(wrappers.GrayscaleObservation, wrappers.vector.GrayscaleObservation),
     "max_and_skip": Named(wrappers.MaxAndSkipObservation, repeats_action=True),
     "repeat_action": Named(wrappers.RepeatAction, repeats_action=True),
@@ -63,8 +70,8 @@ BY_NAME: dict[str, Named] = {
     "rescale_observation": Named(wrappers.RescaleObservation, wrappers.vector.RescaleObservation),
     "reshape": Named(wrappers.ReshapeObservation, wrappers.vector.ReshapeObservation),
     "resize": Named(wrappers.ResizeObservation, wrappers.vector.ResizeObservation),
-    "scale_reward": _reward(scale_reward),
-    "sign_reward": _reward(sign_reward),
+    "scale_reward": _reward("rewards:scale_reward"),
+    "sign_reward": _reward("rewards:sign_reward"),
     "sticky_action": Named(wrappers.StickyAction),
     "time_aware": Named(wrappers.TimeAwareObservation),
     "time_limit": Named(wrappers.TimeLimit),
@@ -89,11 +96,11 @@ def wrap_by_name(env: Any, wrapper: str, arguments: Mapping[str, Any]) -> Any:
         (2, 4)
     """
     named = BY_NAME[wrapper]
-    make = named.vector if isinstance(env, VectorEnv) else named.single
+    make = _found(named.vector if isinstance(env, VectorEnv) else named.single)
     allowed = "one with a version for vector envs, with mode='native'"
     require(make is not None, "wrappers", allowed, wrapper)
     try:
-        return make(env, **arguments)  # type: ignore[misc]
+        return make(env, **arguments)
     except gym.error.DependencyNotInstalled as error:
         extra = "atari" if "cv2" in str(error) or "opencv" in str(error) else "video"
         wanted = f"the wrapper {wrapper!r} needs the extra {extra!r}: pip install 'lightning_ding[{extra}]'"
@@ -111,7 +118,7 @@ def named_wrapper(wrapper: str, arguments: Any, name: str = "wrappers") -> Calla
     Raises:
         TypeError: If the arguments are no mapping, or not those of the wrapper.
     """
-    parameters = inspect.signature(BY_NAME[wrapper].single)
+    parameters = inspect.signature(_found(BY_NAME[wrapper].single))
     known = ", ".join(list(parameters.parameters)[1:]) or "none"
     if not isinstance(arguments, (Mapping, type(None))):
         raise TypeError(f"{name}: the arguments of {wrapper} must be a mapping ({known}), got {arguments!r}")

@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_ding.rl.sequences import time_major
-
 Moments = tuple[Tensor, Tensor, Tensor]
 Array = TypeVar("Array", Tensor, NDArray[Any])
 
@@ -133,6 +131,8 @@ class RunningReturns:
 
     def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
         """Return the discounted return so far at each of S transitions, shape (S,), and keep the last of each env."""
+        from lightning_ding.rl.sequences import time_major
+
         if not len(reward):  # a rank may have no share of a small data set
             return reward.double()
         env_id, episode_id = env_id.long().cpu(), episode_id.long().cpu()

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from lightning_ding.config import deep_merge
 from lightning_ding.search_spaces import SearchSpace
 from lightning_ding.tune.config import Candidate, TuneConfig, nested
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 
 SHOWN = 5  # trials of the summary
 

@@ -19,7 +19,7 @@ from lightning_ding.config import deep_merge, require
 from lightning_ding.entry.lightning_cli import given_settings, make_run
 from lightning_ding.policy import Policy
 from lightning_ding.tune.config import nested
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

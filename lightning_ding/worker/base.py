@@ -81,8 +81,9 @@ class Worker(ABC):
         """
         own = cls.config_keys | SELECTION
         given = {key: value for key, value in section.items() if key != "cfg_type"}
-        if given.keys() <= own:
-            return given
+        kept = given if given.keys() <= own else without_defaults(given, own, [cls.config_class])
+        if kept.keys() <= own:
+            return kept
         classes = [cls.config_class, *cls.registry.config_classes()]
         kept = without_defaults(given, own, classes)
         for key in [key for key in kept if key not in own]:

@@ -14,8 +14,8 @@ import torch
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.datamodules.rng import rng_state
+from lightning_ding.datamodules.base import RunDataModule
+from lightning_ding.datamodules.resume import rng_state
 from lightning_ding.policy import Policy, create_policy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -127,7 +127,7 @@ def make_policy(name: str, **changes: Any) -> Policy[Any]:
     return create_policy({"type": name, **deep_merge((ALGORITHMS | WITHOUT_COLLECTING)[name].config, changes)})
 
 
-def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
+def make_datamodule(name: str, **arguments: Any) -> RunDataModule:
     """Return the datamodule of an algorithm, with two envs."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
     env = arguments.pop("env", ALGORITHMS[name].env_id)

@@ -110,7 +110,7 @@ def train(folder: Path, options: Options) -> None:
     datamodule = ReplayDataModule(
         partial(make_env, in_env),
         num_envs=2,
-        mode=options.mode,  # type: ignore[arg-type]
+        mode=options.mode,
         seed=3,
         max_env_step=options.max_env_step,
         rounds_per_epoch=options.rounds_per_epoch,

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_ding.callbacks import BestCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.datamodules.evaluation import Evaluation
+from lightning_ding.datamodules.run_envs import Evaluation
 from lightning_ding.policy import DQNPolicy
 
 MakeTrainer = Callable[..., Trainer]

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_ding.callbacks import BestCheckpoint, LastLine
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.datamodules.epoch import EpochPosition
+from lightning_ding.datamodules.trainer_setup import EpochPosition
 
 
 def trainer_at(epochs: int, **flags: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.trainer_setup import FIXED
+from lightning_ding.datamodules.run_envs import FIXED
 from lightning_ding.policy import DQNPolicy
 from tests.conftest import MakeTrainer
 from tests.toys.datasets import counting_steps

@@ -14,10 +14,10 @@ from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.callbacks.remote import LearningReporter
-from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
 from lightning_ding.datamodules.replay_round import ReplayRound
+from lightning_ding.datamodules.trainer_setup import Stream
 from lightning_ding.policy import DQNPolicy, DTPolicy, IMPALAPolicy, PPOPolicy
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 

@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
-from lightning_ding.datamodules import ReplayDataModule, base
+from lightning_ding.datamodules import ReplayDataModule, collecting
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.base.trainer import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
@@ -92,8 +92,8 @@ def test_round_is_collected_on_until_every_rank_has_a_minibatch(
         sent.append(values.tolist())
         return values + torch.tensor([100, 0, 0, next(others)])
 
-    monkeypatch.setattr(base, "world_size", lambda: 2)
-    monkeypatch.setattr(base, "sum_over_ranks", sum_with_the_other_rank)
+    monkeypatch.setattr(collecting, "world_size", lambda: 2)
+    monkeypatch.setattr(collecting, "sum_over_ranks", sum_with_the_other_rank)
     next(stream)
     assert len(columns(datamodule)["obs"]) == 16 + 3 * 8
     assert [(env_step, lacks) for env_step, _, _, lacks in sent] == [(16, 0), (8, 0), (8, 0), (8, 0)]

@@ -21,7 +21,7 @@ from lightning_ding.callbacks import BestCheckpoint, EvaluationInterval, RunChec
 from lightning_ding.checkpoints.folder import RUN_FILE
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.evaluation import Evaluation
+from lightning_ding.datamodules.run_envs import Evaluation
 from lightning_ding.entry.evaluate import as_text, evaluate
 from lightning_ding.policy import CQLPolicy, DQNPolicy, PPOPolicy
 from tests.toys.info_env import InfoEnv

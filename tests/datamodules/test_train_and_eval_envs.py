@@ -14,8 +14,8 @@ from lightning import Trainer
 from typing_extensions import override
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.datamodules.trainer_setup import said_if_slow
+from lightning_ding.datamodules.base import RunDataModule
+from lightning_ding.datamodules.run_envs import said_if_slow
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.toys.envs import ChainEnv
 
@@ -60,7 +60,7 @@ def scaled(factor: float) -> Callable[[Any], Any]:
     return functools.partial(Scaled, factor=factor)
 
 
-def fit(make_trainer: MakeTrainer, small: dict[str, Any], made: type[CollectingDataModule], **kwargs: Any) -> Any:
+def fit(make_trainer: MakeTrainer, small: dict[str, Any], made: type[RunDataModule], **kwargs: Any) -> Any:
     """Return the mean return of training episodes and that of the evaluation after a short run."""
     datamodule = made(**{"env_id": make_chain, "num_envs": 2, "max_env_step": 40, **kwargs})
     policy: Any = DQNPolicy(small) if made is ReplayDataModule else PPOPolicy(SMALL_PPO)

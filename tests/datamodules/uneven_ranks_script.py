@@ -22,7 +22,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.policy import DQNPolicy, PGPolicy, PPOPolicy
 from tests.toys.envs import CountingEnv
 
@@ -47,9 +47,7 @@ class Rounds(Callback):
         self.count += 1
 
 
-def fit(
-    policy: Any, datamodule: CollectingDataModule, folder: Path, *callbacks: Callback, **flags: Any
-) -> dict[str, Any]:
+def fit(policy: Any, datamodule: RunDataModule, folder: Path, *callbacks: Callback, **flags: Any) -> dict[str, Any]:
     """Train under DDP on two processes, and return what this rank ended with."""
     rounds = Rounds()
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}

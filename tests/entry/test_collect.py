@@ -17,7 +17,7 @@ from lightning_ding.entry.cli import main
 from lightning_ding.entry.collect import collect
 from lightning_ding.policy import DQNPolicy, SACPolicy
 from lightning_ding.policy.base.recurrent import EnvStates
-from lightning_ding.utils.return_text import return_text
+from lightning_ding.utils.protocols import return_text
 from tests.algorithms.table import make_policy
 from tests.entry.trained_runs import VECTOR_ENV, train
 from tests.toys.bandits import TargetEnv

@@ -9,7 +9,7 @@ import numpy as np
 from lightning import Trainer
 
 from lightning_ding.config import deep_merge
-from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.policy import Policy
 from tests.algorithms.table import make_datamodule, make_policy
 
@@ -44,7 +44,7 @@ def write_expert(folder: Path, is_continuous: bool) -> str:
     return str(file)
 
 
-def make(case: str, folder: Path, **changes: Any) -> tuple[Policy[Any], CollectingDataModule]:
+def make(case: str, folder: Path, **changes: Any) -> tuple[Policy[Any], RunDataModule]:
     """Return a policy with a reward model, and its datamodule."""
     name, section = CASES[case]
     data = {"data_path": write_expert(folder, name == "sac")} if section["type"] == "gail" else {}

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.infos import JoinedInfos
+from lightning_ding.envs.infos import JoinedInfos, seeds_of, without_mask
 from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess
 from lightning_ding.envs.process.errors import OnEnvError
@@ -323,23 +323,3 @@ def check_arguments(
             require(seconds is not None and seconds > 0, name, "> 0", seconds)
         else:
             require(seconds is None or seconds > 0, name, "> 0 or None", seconds)
-
-
-def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
-    """Return a seed for each env, from the seed of the first env, a list of seeds, or None."""
-    if seed is None or isinstance(seed, (int, np.integer)):
-        return [None if seed is None else int(seed) + env_id for env_id in range(num_envs)]
-    seeds = list(seed)
-    require(len(seeds) == num_envs, "seed", f"an integer, None or a list of {num_envs} of these", len(seeds))
-    return seeds
-
-
-def without_mask(options: Info | None, num_envs: int) -> tuple[Info | None, NDArray[np.bool_]]:
-    """Return the options without ``reset_mask``, and the mask of the envs to reset."""
-    if options is None or "reset_mask" not in options:
-        return options, np.ones(num_envs, dtype=bool)
-    mask: Any = options["reset_mask"]
-    is_mask = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and bool(mask.any())
-    allowed = f"a boolean array of shape ({num_envs},) with at least one true entry"
-    require(is_mask, "options['reset_mask']", allowed, mask)
-    return {name: value for name, value in options.items() if name != "reset_mask"}, mask

@@ -40,7 +40,8 @@ from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
 from lightning_ding.envs.settings import call_method
 from lightning_ding.envs.state.memo import NotPlainError
-from lightning_ding.envs.state.state import load_separate_state, note_separate, separate_state
+from lightning_ding.envs.state.origins import note_separate
+from lightning_ding.envs.state.state import load_separate_state, separate_state
 from lightning_ding.envs.state.surroundings import load_generators, read_generators, seed_generators
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"

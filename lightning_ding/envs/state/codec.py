@@ -33,6 +33,7 @@ from lightning_ding.envs.state.simulators import (
     simulator_name,
     simulator_parts,
 )
+from lightning_ding.envs.state.variables import attributes
 
 MUTABLE = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -281,24 +282,6 @@ def _container_from_plain(coded: Coded, existing: Any, path: str, decoded: dict[
 def _has_parts(kind: type) -> bool:
     """Return whether the state of an object consists of its attributes only."""
     return is_dataclass(kind) or kind is RunningMeanStd
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, by name, including those in ``__slots__``."""
-    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            slot = vars(kind).get(_mangled(name, kind))
-            if isinstance(slot, types.MemberDescriptorType) and hasattr(value, slot.__name__):
-                found[slot.__name__] = getattr(value, slot.__name__)
-    return found
-
-
-def _mangled(name: str, kind: type) -> str:
-    """Return the name of a slot in the namespace of its class, which differs for ``__private`` ones."""
-    is_private = name.startswith("__") and not name.endswith("__")
-    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def _class_name(kind: type) -> list[str]:

@@ -14,34 +14,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import gymnasium as gym
-from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from lightning_ding.envs.state.codec import attributes, from_plain, to_plain
+from lightning_ding.envs.state.codec import from_plain, to_plain
 from lightning_ding.envs.state.fingerprint import check_fingerprints, describe, env_fingerprints
 from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
+from lightning_ding.envs.state.origins import chain, envs_in, has_state_dict, layers_of
 from lightning_ding.envs.state.surroundings import (
     attributes_at_creation,
     load_surroundings,
-    note_origins,
     read_surroundings,
 )
+from lightning_ding.envs.state.variables import attributes
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
 NOT_READ = frozenset(
     {"env_fns", "envs", "_check", "_converts"}
 )  # attributes of a SyncVectorEnv; its envs are read one by one
-
-
-def note_created(env: VectorEnv) -> None:
-    """Remember what the envs in a new vector env share with others; see ``note_origins``."""
-    note_origins(_layers(env))
-
-
-def note_separate(envs: Sequence[Any]) -> None:
-    """Do the same as ``note_created`` for envs that are in no vector env."""
-    note_origins([layer for one in envs for layer in _chain(one)])
 
 
 def env_state(env: VectorEnv) -> State:
@@ -57,10 +47,10 @@ def env_state(env: VectorEnv) -> State:
     Raises:
         NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
     """
-    *wrappers, core = _chain(env)
+    *wrappers, core = chain(env)
     name = _name_of(core)
-    envs = _envs_in(core)
-    layers = _layers(env)
+    envs = envs_in(core)
+    layers = layers_of(env)
     memo = Memo(layers)
     state: State = {"made": env_fingerprints([env, *envs]), "surroundings": read_surroundings(layers, memo)}
     state["envs"] = _read_all(envs, name, memo)
@@ -84,9 +74,9 @@ def load_env_state(env: VectorEnv, state: State) -> None:
         NotPlainError: If the state belongs to different envs. The envs must be reset then, because a part of the state
             may have been restored.
     """
-    *wrappers, core = _chain(env)
+    *wrappers, core = chain(env)
     name = _name_of(core)
-    envs = _envs_in(core)
+    envs = envs_in(core)
     _check_class(core, state["core"], name)
     if len(wrappers) != len(state["wrappers"]) or len(envs) != len(state["envs"]):
         was = f"{len(state['envs'])} in {len(state['wrappers'])} vector wrappers"
@@ -94,7 +84,7 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     _check_wrappers(envs, state["envs"], name)
     check_fingerprints(state.get("made", []), env_fingerprints([env, *envs]), name)
     decoded: dict[int, Any] = {}
-    _load_surroundings(_layers(env), state, decoded)
+    _load_surroundings(layers_of(env), state, decoded)
     _write_all(envs, state["envs"], name, decoded)
     _write(core, state["core"], name, decoded)
     for wrapper, saved in zip(wrappers, state["wrappers"], strict=True):
@@ -111,7 +101,7 @@ def separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]) -> 
     Raises:
         NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
     """
-    layers = [layer for one in envs for layer in _chain(one)]
+    layers = [layer for one in envs for layer in chain(one)]
     memo = Memo(layers)
     made = [{"envs": describe(list(makers))}, *env_fingerprints(envs)]
     state: State = {"made": made, "surroundings": read_surroundings(layers, memo)}
@@ -133,7 +123,7 @@ def load_separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]
     _check_wrappers(envs, state["envs"], name)
     check_fingerprints(state["made"], [{"envs": describe(list(makers))}, *env_fingerprints(envs)], name)
     decoded: dict[int, Any] = {}
-    _load_surroundings([layer for one in envs for layer in _chain(one)], state, decoded)
+    _load_surroundings([layer for one in envs for layer in chain(one)], state, decoded)
     _write_all(envs, state["envs"], name, decoded)
 
 
@@ -167,18 +157,18 @@ def _load_surroundings(layers: Sequence[Any], state: State, decoded: dict[int, A
 
 
 def _read_all(envs: Sequence[Any], name: str, memo: Memo) -> list[list[State]]:
-    return [[_read(layer, name, memo) for layer in _chain(one)] for one in envs]
+    return [[_read(layer, name, memo) for layer in chain(one)] for one in envs]
 
 
 def _write_all(envs: Sequence[Any], states: Sequence[Sequence[State]], name: str, decoded: dict[int, Any]) -> None:
     for env, saved in zip(envs, states, strict=True):
-        for layer, below in zip(_chain(env), saved, strict=True):
+        for layer, below in zip(chain(env), saved, strict=True):
             _write(layer, below, name, decoded)
 
 
 def _check_wrappers(envs: Sequence[Any], states: Sequence[Sequence[State]], name: str) -> None:
     for env, saved in zip(envs, states, strict=True):
-        now = len(list(_chain(env)))
+        now = len(list(chain(env)))
         if now != len(saved):
             raise NotPlainError(f"{name}: the number of wrappers must be as saved, {len(saved) - 1}, got {now - 1}")
 
@@ -188,34 +178,11 @@ def _check_class(layer: Any, state: State, name: str) -> None:
         raise NotPlainError(f"{name}: {type(layer).__name__} was a {state['class']} when saved")
 
 
-def _layers(env: VectorEnv) -> list[Any]:
-    """Return a vector env, its wrappers, and its envs and their wrappers."""
-    *wrappers, core = _chain(env)
-    return [*wrappers, core, *(layer for one in _envs_in(core) for layer in _chain(one))]
-
-
-def _envs_in(core: Any) -> Sequence[Any]:
-    """Return the envs whose states are read one by one."""
-    return core.envs if isinstance(core, SyncVectorEnv) and not _has_state_dict(core) else ()
-
-
-def _chain(env: Any) -> Iterator[Any]:
-    """Yield an env and everything that it wraps, outermost first."""
-    while isinstance(env, (gym.Wrapper, VectorWrapper)):
-        yield env
-        env = env.env
-    yield env
-
-
 def _name_of(core: Any) -> str:
     """Return the name of an env in errors."""
     first = core.envs[0] if isinstance(core, SyncVectorEnv) else core
     spec = getattr(first, "spec", None)
     return spec.id if spec is not None else type(getattr(first, "unwrapped", first)).__name__
-
-
-def _has_state_dict(layer: Any) -> bool:
-    return callable(getattr(layer, "state_dict", None)) and callable(getattr(layer, "load_state_dict", None))
 
 
 def _read_vector_wrapper(wrapper: Any, name: str, memo: Memo) -> State:
@@ -228,7 +195,7 @@ def _read_vector_wrapper(wrapper: Any, name: str, memo: Memo) -> State:
 def _read(layer: Any, name: str, memo: Memo) -> State:
     path = f"{name}: {type(layer).__name__}"
     state: State = {"class": type(layer).__name__}
-    if _has_state_dict(layer):
+    if has_state_dict(layer):
         return {**state, "asked": to_plain(layer.state_dict(), f"{path}.state_dict()")}
     own = {key: to_plain(value, f"{path}.{key}", memo) for key, value in _own_attributes(layer).items()}
     return {**state, "attributes": own, "at_creation": attributes_at_creation(layer)}
@@ -253,7 +220,7 @@ def _write(layer: Any, state: State, name: str, decoded: dict[int, Any]) -> None
 def _own_attributes(layer: Any) -> State:
     """Return the attributes of an env or wrapper that are part of its state, by name."""
     excluded = ARGUMENTS | (NOT_READ if isinstance(layer, SyncVectorEnv) else frozenset())
-    below = list(_chain(layer))
+    below = list(chain(layer))
     own = {key: value for key, value in attributes(layer).items() if key not in excluded}
     return {key: value for key, value in own.items() if not any(value is one for one in below)}
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 from lightning_ding.config import moved, require
 from lightning_ding.model.encoder import is_image
 from lightning_ding.model.features import is_described
-from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.reward_model.config import RewardModelConfig
@@ -59,6 +58,8 @@ class NetworkConfig:
     @staticmethod
     def from_older(section: dict[str, Any]) -> dict[str, Any]:
         """Return a saved section of a version in which a list of any length had the channels and then the features."""
+        from lightning_ding.model.image_encoders import IMAGE_SIZES
+
         shape, widths = section["obs_shape"], section["encoder_hidden_size_list"]
         is_conv = section.get("encoder") in (None, "conv") and shape is not None and is_image(shape)
         if not is_conv or widths is None or len(widths) in (2, len(IMAGE_SIZES)):

@@ -19,7 +19,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding import nested
-from lightning_ding.policy.base.rank_statistics import merge_over_ranks
 from lightning_ding.rl import RunningMeanStd, RunningReturns
 from lightning_ding.rl.running import Moments, moments
 
@@ -164,6 +163,8 @@ class Normaliser(nn.Module):
                 ``episode_id``, (S,), those of an env in chronological order. An episode that was unfinished in the
                 last call continues.
         """
+        from lightning_ding.policy.base.rank_statistics import merge_over_ranks
+
         parts, found = [], []
         for name, path in self.paths.items():
             parts.append(self._part(name))

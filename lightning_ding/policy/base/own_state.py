@@ -16,21 +16,15 @@ import inspect
 import types
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from lightning_ding.policy.base.attribute_codec import (
-    EXISTING,
-    Coded,
-    Decoder,
-    Encoder,
-    NotSavedError,
-    digest,
-    shared_with,
-)
 from lightning_ding.policy.base.trainer import attached_trainer
+
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.attribute_codec import Coded
 
 PACKAGES = ("lightning_ding", "lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins", "typing")
 """Packages whose classes keep their state in parameters and buffers, or save it themselves."""
@@ -55,7 +49,7 @@ class OwnState:
         """Take note of the attributes that the code has made, once, before training or a checkpoint changes them."""
         if self._made is None:
             coded, _ = self._encode()
-            self._made = {name: digest(one) for name, one in coded.items()}
+            self._made = _digests(coded)
 
     def missing(self) -> list[str]:
         """Return descriptions of attributes that a checkpoint cannot contain."""
@@ -68,10 +62,12 @@ class OwnState:
             whole: Whether to return the attributes that have not changed, too, with their names in ``unchanged``. If
                 another state was loaded before, in which they have changed, :meth:`load` undoes that.
         """
+        from lightning_ding.policy.base.attribute_codec import shared_with
+
         coded, missing = self._encode()
-        made = self._made or {}
+        made, now = self._made or {}, _digests(coded)
         needed = {name for one in coded.values() for name in shared_with(one)} | self._restored
-        changed = {name for name, one in coded.items() if name in needed or made.get(name) != digest(one)}
+        changed = {name for name in coded if name in needed or made.get(name) != now[name]}
         kept = coded if whole else {name: one for name, one in coded.items() if name in changed}
         deleted = [name for name in made if name not in self._attributes()]
         state = {"attributes": kept, "deleted": deleted, "missing": missing}
@@ -95,6 +91,8 @@ class OwnState:
         """
         if self._loaded is None:
             return []
+        from lightning_ding.policy.base.attribute_codec import Decoder, NotSavedError
+
         missing, decoder = list(self._loaded["missing"]), Decoder(self._policy.device, self._known())
         for key, coded in self._loaded["attributes"].items():
             try:
@@ -118,8 +116,13 @@ class OwnState:
 
     def _encode(self) -> tuple[dict[str, Coded], list[str]]:
         """Return the attributes that can be saved, by name, and descriptions of the others."""
+        attributes = self._attributes()
+        if not attributes:  # as of a policy of this package
+            return {}, []
+        from lightning_ding.policy.base.attribute_codec import EXISTING, Encoder, NotSavedError
+
         encoder, coded, missing = Encoder(self._known()), {}, []
-        for key, value in self._attributes().items():
+        for key, value in attributes.items():
             try:
                 one = encoder.encode_attribute(key, value, self._described(key))
             except NotSavedError as error:
@@ -151,6 +154,8 @@ class OwnState:
             AttributeError: If there is no such network.
             NotSavedError: If the attribute is not one of the user's classes.
         """
+        from lightning_ding.policy.base.attribute_codec import NotSavedError
+
         path, _, name = key.rpartition(":")
         owner: nn.Module = self._policy.get_submodule(path)
         is_own = owner is self._policy or not _is_of_package(type(owner))
@@ -182,6 +187,14 @@ def _is_of_package(code: Any) -> bool:
 def _is_code(member: Any) -> bool:
     """Return whether a member of a class is a method or a property, which no attribute may hide."""
     return callable(member) or isinstance(member, property)
+
+
+def _digests(coded: Mapping[str, Coded]) -> dict[str, bytes]:
+    if not coded:
+        return {}
+    from lightning_ding.policy.base.attribute_codec import digest
+
+    return {name: digest(one) for name, one in coded.items()}
 
 
 def _memory_of(policy: Any) -> frozenset[str]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from easydict import EasyDict
@@ -23,12 +23,10 @@ from lightning_ding.model import create_model
 from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.export import Format, export
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
-from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -45,6 +43,10 @@ from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import world_size
+
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.export import Format
+    from lightning_ding.policy.base.predict import Actor, Spaces, Way
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
@@ -346,6 +348,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Return the action for an observation, or those for a batch, as ``env.step`` takes them; see ``predict``."""
+        from lightning_ding.policy.base.predict import predict
+
         return predict(self, obs, deterministic)
 
     def actor(self, *, deterministic: bool = True) -> Actor:
@@ -354,10 +358,14 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         Args:
             deterministic: Act as in evaluations; otherwise as in training, with exploration.
         """
+        from lightning_ding.policy.base.predict import Actor
+
         return Actor(self, deterministic)
 
     def export(self, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
         """Write the policy for use elsewhere, as a graph or as safetensors; see :func:`export`."""
+        from lightning_ding.policy.base.export import export
+
         return export(self, path, format)
 
     def new_memory(self, way: Way) -> dict[str, Any]:

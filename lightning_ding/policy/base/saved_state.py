@@ -16,10 +16,8 @@ from typing import Any, TypeVar
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
 from lightning_ding.config import MARK, nearest, require, to_dict
-from lightning_ding.policy.base.changed_settings import name_changes
 from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
-from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
 from lightning_ding.registry import NotRegisteredError, ask_for, not_imported, only_imported
 
@@ -184,6 +182,8 @@ def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:
     None means that they are not known, or of a type that :mod:`saved_spaces` does not describe. The policy then has to
     be built before it predicts.
     """
+    from lightning_ding.policy.base.saved_spaces import to_plain
+
     try:
         return None if policy.env_spaces is None else [to_plain(space) for space in policy.env_spaces]
     except TypeError:
@@ -192,6 +192,8 @@ def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:
 
 def set_spaces(policy: Any, plain: list[dict[str, Any]] | None) -> None:
     """Give a policy the spaces that :func:`plain_spaces` returned, unless it was built for an env."""
+    from lightning_ding.policy.base.saved_spaces import from_plain
+
     if plain is not None and policy.env_spaces is None:
         observation_space, action_space = map(from_plain, plain)
         policy.env_spaces = (observation_space, action_space)
@@ -240,6 +242,8 @@ def load_tensors(
         ValueError: If the checkpoint that was loaded before is of a policy with other settings; the message names them.
         RuntimeError: If the state does not fit the policy, without a checkpoint or with the same settings.
     """
+    from lightning_ding.policy.base.changed_settings import name_changes
+
     given = take_over(policy, state_dict)
     try:
         return load_state_dict(given, **options)

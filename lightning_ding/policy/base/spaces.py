@@ -18,7 +18,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.rl import discrete_counts
 
 Shape = Any  # int, tuple of ints, a description with "kind" (see model.features), or a dict of these
@@ -319,9 +318,11 @@ def network_section(section: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: If ``dict_encoder`` has no effect.
     """
     kept = {name: value for name, value in section.items() if name not in (*ACTION_UNITS, "dict_encoder")}
-    kind = dict_encoder(section)
-    if kind is None:
+    if section.get("dict_encoder", "joined") == "joined":
         return kept
+    from lightning_ding.model.separate_encoder import dict_encoder
+
+    kind = dict_encoder(section)
     require(kept["encoder"] is None, "model.encoder", f"None with model.dict_encoder {kind!r}", kept["encoder"])
     return kept | {"encoder": kind}
 

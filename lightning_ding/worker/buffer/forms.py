@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.worker.buffer.columns import Rows, Schema
-from lightning_ding.worker.transitions import to_list
 
 NUMBERS = ("terminated", "truncated", "done", "env_id", "episode_id", "policy_version", "collect_iter", "data_id")
 """Entries that are one number for each transition. ``priority`` and ``reward`` are too, but may have an axis of 1."""
@@ -103,6 +102,8 @@ def to_lists(batch: dict[str, Any], num_batches: int | None, n_step: int, buffer
     Returns:
         A list of B dicts, or a list of U such lists; a ``replay_unique_id`` is a string, such as ``"buffer_7"``.
     """
+    from lightning_ding.worker.transitions import to_list
+
     if num_batches is not None:
         return [to_lists(nested.index(batch, number), None, n_step, buffer) for number in range(num_batches)]
     transitions = to_list(_without_discount(batch, n_step))
@@ -128,6 +129,8 @@ def to_sequences(batch: dict[str, Any], num_batches: int | None, n_step: int, is
     Returns:
         A list of B sequences, each a list of its steps, or a list of U such lists.
     """
+    from lightning_ding.worker.transitions import to_list
+
     if num_batches is not None:
         return [to_sequences(nested.index(batch, number), None, n_step, is_whole) for number in range(num_batches)]
     batch = _without_discount(batch, n_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -14,7 +14,6 @@ from typing_extensions import TypeVar
 
 from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
-from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import (
@@ -29,6 +28,9 @@ from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.episode_infos import InfoCheck, Statistic
 from lightning_ding.worker.episodes import SUCCESS_RATE, CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+
+if TYPE_CHECKING:
+    from lightning_ding.envs.battle_stepper import BattleStepper
 
 StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper", default=Any)
 PolicyT = TypeVar("PolicyT", default=Any)

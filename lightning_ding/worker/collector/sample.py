@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
@@ -99,11 +98,15 @@ class SampleSerialCollector(SinglePolicyCollector):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the collector and the transitions that wait for the next call."""
+        from lightning_ding.envs import to_plain
+
         return {**super().state_dict(), "kept": to_plain(self._kept.state())}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
+        from lightning_ding.envs import from_plain
+
         super().load_state_dict(state, continues)
         if "kept" in state:  # a collector of a different kind has none
             self._kept = restored_queue(from_plain(state["kept"]))

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
+from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.envs.bounds import VariationCheck
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.worker.actions import actions_of, random_output
@@ -97,6 +97,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the data that are not yet returned, and the state of the unfinished episodes."""
+        from lightning_ding.envs import to_plain
+
         stepper = self._require_env()
         under_way = {
             "_return": self._return,
@@ -111,6 +113,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
+        from lightning_ding.envs import from_plain
+
         stepper = self._require_env()
         under_way = from_plain(state["under_way"])
         saved, now = len(under_way["_length"]), stepper.env.num_envs

@@ -9,7 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper
-from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.utils.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.worker.arguments import check_integers
@@ -28,6 +27,9 @@ from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.evaluator.monitor import EpisodePlan
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import eval_mode_of
+
+if TYPE_CHECKING:
+    from lightning_ding.envs.battle_stepper import BattleStepper
 
 logger = logging.getLogger(__name__)
 

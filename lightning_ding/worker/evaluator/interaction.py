@@ -26,10 +26,8 @@ from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statist
 from lightning_ding.worker.episodes import SUCCESS_RATE
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
-from lightning_ding.worker.evaluator.drawing import FrameSource
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
 from lightning_ding.worker.evaluator.rendering import Rendering
-from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -163,15 +161,17 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         """
         stepper, policy = self._parts()
         if video:
+            from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render
+
             check_can_render(stepper.env)
         plan = EpisodePlan(self.config, episodes, stepper.env.num_envs, self.seed, self._number(number))
-        monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes))
-        self._run(stepper, policy, plan, monitor if video else None, policy_kwargs or {})
+        monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes)) if video else None
+        self._run(stepper, policy, plan, monitor, policy_kwargs or {})
         self.infos = {name: values.tolist() for name, values in plan.infos.items()}
         if not plan.is_finished:
             return [float("nan")] * len(episodes), [0] * len(episodes)
         if not self.cancel_requested:  # making a video takes seconds
-            self._video = monitor.get_video(MAX_FRAMES)
+            self._video = monitor.get_video(MAX_FRAMES) if monitor else None
         return plan.returns.tolist(), plan.lengths.tolist()
 
     @property
@@ -231,7 +231,10 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         policy.reset()
         acts_on_reward = policy_of(policy).acts_on_reward
         infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
-        source = FrameSource(stepper.env, lambda: self.cancel_requested)
+        if monitor:
+            from lightning_ding.worker.evaluator.drawing import FrameSource
+
+            source = FrameSource(stepper.env, lambda: self.cancel_requested)
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.worker.episodes import share_out
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.evaluator.video import EpisodeVideo
+
+if TYPE_CHECKING:
+    from lightning_ding.worker.evaluator.video import EpisodeVideo
 
 
 class VectorEvalMonitor:
@@ -44,6 +46,8 @@ class VectorEvalMonitor:
     """
 
     def __init__(self, env_num: int, n_episode: int) -> None:
+        from lightning_ding.worker.evaluator.video import EpisodeVideo
+
         require(env_num >= 1, "env_num", ">= 1", env_num)
         self.quota = share_out(n_episode, env_num)
         self._returns: list[list[float]] = [[] for _ in range(env_num)]
@@ -60,6 +64,8 @@ class VectorEvalMonitor:
 
     def update_reward(self, env_id: int, reward: Any) -> None:
         """Record the return of an episode, which ends it, unless the env's quota is full."""
+        from lightning_ding.worker.evaluator.video import EpisodeVideo
+
         if self.wants(env_id):
             self._returns[env_id].append(float(reward))
             self._videos[env_id].append(EpisodeVideo())
@@ -87,6 +93,8 @@ class VectorEvalMonitor:
 
     def drop_video(self, env_id: int) -> None:
         """Delete the frames of an env's running episode, which will not be recorded."""
+        from lightning_ding.worker.evaluator.video import EpisodeVideo
+
         self._videos[env_id][-1] = EpisodeVideo()
 
     def get_episode_return(self) -> list[float]:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.arguments import attribute_or_self
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.evaluator.video import check_can_render, gif, import_extra, returns_figure, write_video
 from lightning_ding.worker.log import WorkerLog
 
 logger = logging.getLogger(__name__)
@@ -45,6 +44,8 @@ class Rendering:
 
     def __init__(self, config: EvaluatorConfig, log: WorkerLog) -> None:
         if config.figure_path is not None:
+            from lightning_ding.worker.evaluator.video import import_extra
+
             import_extra("matplotlib.figure")  # now, rather than after the first evaluation
         self.config = config
         self.log = log
@@ -64,6 +65,8 @@ class Rendering:
             ValueError: If the envs give no frames, or no logger takes videos.
             ImportError: If the extra ``video`` is not installed.
         """
+        from lightning_ding.worker.evaluator.video import check_can_render, import_extra
+
         check_can_render(env)
         import_extra("PIL.Image")
         if rank_and_world_size()[0] == 0 and not hasattr(self._writer(), "add_video"):
@@ -74,6 +77,8 @@ class Rendering:
 
     def write_video(self, video: NDArray[np.uint8] | None, env: VectorEnv, env_step: int, train_iter: int) -> None:
         """Write videos, shape (V, T, C, H, W), if this rank has any, and store the time on all ranks."""
+        from lightning_ding.worker.evaluator.video import write_video
+
         self.last_video = self._now(env_step, train_iter)
         if video is None:
             return
@@ -86,6 +91,8 @@ class Rendering:
 
         If the file cannot be written, the error is logged.
         """
+        from lightning_ding.worker.evaluator.video import returns_figure
+
         if self.config.figure_path is None or rank_and_world_size()[0] > 0:
             return
         file = Path(self.config.figure_path) / f"{self.log.instance_name}_{train_iter}.png"
@@ -140,6 +147,8 @@ class LoggerMedia:
         Raises:
             ImportError: If the extra ``video`` is not installed.
         """
+        from lightning_ding.worker.evaluator.video import gif, write_video
+
         content = gif(np.concatenate(list(video), axis=-1), fps)
 
         def write(one: Logger) -> None:
@@ -154,6 +163,8 @@ class LoggerMedia:
 
     def add_figure(self, tag: str, figure: Any, step: int, close: bool = True) -> None:
         """Write a figure of Matplotlib, and close it if ``close`` is true and pyplot has made it."""
+        from lightning_ding.worker.evaluator.video import import_extra
+
         content = io.BytesIO()
         figure.savefig(content, format="png")
 

@@ -12,7 +12,6 @@ from .hooks import (
     engine_of as engine_of,
     merge_hooks as merge_hooks,
     register_learner_hook as register_learner_hook,
-    sort_callbacks as sort_callbacks,
-    with_priority as with_priority,
 )
 from .learner import BaseLearner as BaseLearner, create_learner as create_learner
+from .priority import sort_callbacks as sort_callbacks, with_priority as with_priority

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
 from lightning_ding.config import nearest, require
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker.config import OFF, HookConfig
-from lightning_ding.worker.learner.engine import LearnerEngine
+from lightning_ding.worker.learner.priority import DEFAULT_PRIORITY, HasPriority
+
+if TYPE_CHECKING:
+    from lightning_ding.worker.learner.engine import LearnerEngine
 
 Position = Literal["before_run", "after_run", "before_iter", "after_iter"]
 POSITIONS: tuple[Position, ...] = get_args(Position)
-DEFAULT_PRIORITY = 100
-CallbackT = TypeVar("CallbackT", bound=Callback)
 Hooks = dict[str, list["LearnerHook"]]
-_PRIORITIES: WeakKeyDictionary[Callback, int] = WeakKeyDictionary()
-"""Priorities of the callbacks that ``with_priority`` was given."""
 
 
-class LearnerHook(Callback, ABC):
+class LearnerHook(HasPriority, ABC):
     """An action at one position of a learner's run; a subclass implements ``__call__(engine)``.
 
     A learner without a Trainer calls its hooks itself. In a Trainer a hook is a callback: a run is a fit, an iteration
@@ -120,6 +117,8 @@ def engine_of(trainer: Trainer) -> LearnerEngine:
         TypeError: If the Trainer's module is not a policy.
         RuntimeError: If the Trainer has no hooks.
     """
+    from lightning_ding.worker.learner.engine import LearnerEngine
+
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     first = next((callback for callback in callbacks if isinstance(callback, LearnerHook)), None)
     if first is None:
@@ -127,29 +126,6 @@ def engine_of(trainer: Trainer) -> LearnerEngine:
     if first.engine is None or first.engine.module is not trainer.lightning_module:
         first.engine = LearnerEngine.for_trainer(trainer)
     return first.engine
-
-
-def with_priority(callback: CallbackT, priority: int) -> CallbackT:
-    """Return a callback after giving it a priority among the callbacks of a Trainer.
-
-    Args:
-        callback: Any callback but a ``LearnerHook``, which has its priority from its constructor.
-        priority: Order among the callbacks, lower first; >= 0. A callback without a priority counts as 100.
-
-    Raises:
-        ValueError: If ``priority`` is negative.
-        TypeError: If ``callback`` is a ``LearnerHook`` or not a callback.
-    """
-    require(priority >= 0, "priority", ">= 0", priority)
-    if isinstance(callback, LearnerHook) or not isinstance(callback, Callback):
-        raise TypeError(f"with_priority takes a callback that is not a LearnerHook, got {type(callback).__name__}")
-    _PRIORITIES[callback] = priority
-    return callback
-
-
-def sort_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Return callbacks by priority, in their order where it is equal; checkpoints stay last, as in Lightning."""
-    return sorted(callbacks, key=lambda callback: (isinstance(callback, Checkpoint), _priority_of(callback)))
 
 
 def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
@@ -176,12 +152,6 @@ def merge_hooks(hooks1: Mapping[str, Sequence[LearnerHook]], hooks2: Mapping[str
         position: sorted([*hooks, *hooks2[position]], key=lambda hook: hook.priority)
         for position, hooks in hooks1.items()
     }
-
-
-def _priority_of(callback: Callback) -> int:
-    if isinstance(callback, LearnerHook):
-        return callback.priority
-    return _PRIORITIES.get(callback, DEFAULT_PRIORITY)
 
 
 SHORT: dict[str, tuple[str, str, int, Position, str | None]] = {

@@ -28,8 +28,8 @@ from lightning_ding.worker.learner.hooks import (
     LearnerHook,
     add_learner_hook,
     build_learner_hook_by_cfg,
-    sort_callbacks,
 )
+from lightning_ding.worker.learner.priority import sort_callbacks
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 
 NextBatch = Callable[[], Any]

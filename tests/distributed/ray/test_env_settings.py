@@ -4,15 +4,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightning_ding.callbacks import Curriculum
-from lightning_ding.datamodules.reports import EpisodeReports
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.envs.handle import EnvHandle, EnvHandles
+from lightning_ding.utils.protocols import RunData
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.distributed.comm_worker.test_collector import run, task
 from tests.distributed.test_env_settings import ENV
 
 
-class Handles(EpisodeReports):
+class Handles(RunData):
     """The part of a distributed learner's datamodule that has the settings."""
 
     def __init__(self) -> None:
