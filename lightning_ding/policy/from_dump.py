@@ -48,7 +48,7 @@ class Dump:
         """
         require(bool(self.batch), "batch", "that of a learn_mode.forward or of a minimise", self.batch)
         if self.loss_name is None:
-            output = self.policy.learner.update(self.batch, is_raw=False)
+            output = self.policy._learn(self.batch, is_raw=False)
             self.policy.updater.guard.look()
             return output
         loss = getattr(self.policy, self.loss_name)

@@ -30,7 +30,7 @@ from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
-from lightning_ding.policy.base.reference_form import step_of, sync_gradients, with_reference_names
+from lightning_ding.policy.base.reference_form import columns_of, step_of, sync_gradients, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -40,7 +40,6 @@ from lightning_ding.policy.base.trainer import (
     check_callbacks,
     is_forked,
     prepare_trainer,
-    with_stored_signature,
 )
 from lightning_ding.policy.base.update.updater import Updater
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
@@ -82,7 +81,6 @@ class Policy(LightningModule, Generic[ConfigT]):
     parts_of_model: ClassVar[tuple[str, ...]] = ()
     """Methods and modules of a network that a fit uses."""
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
-    _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
     _collect_data: bool = True  # collectors of several policies read it: False if this one's data are not kept
 
@@ -104,7 +102,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.has_loaded_weights = False  # of a trained policy, without its counters
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
-        self.learner = self._learner_class(self)
+        self.learner = RoundLearner(self)
         self.action_start = ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
         self._is_built = self._hands_over = False
@@ -284,7 +282,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     @property
     def learn_mode(self) -> LearnMode:
         """The methods that a learner uses."""
-        first = (self.learner.update_and_check, self._reset_learn, self.__repr__, self._monitor_vars_learn)
+        first = (self._learn_and_check, self._reset_learn, self.__repr__, self._monitor_vars_learn)
         state = (self._state_dict_learn, self._load_state_dict_learn)
         return LearnMode(*first, self.get_attribute, self.set_attribute, *state)
 
@@ -413,10 +411,52 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
         self.learner.begin_fit()
 
-    @with_stored_signature
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
-        return self.learner.learn(batch, batch_idx)
+        minibatches, is_raw = self.learner.begin_round(batch)
+        for minibatch in minibatches:
+            if is_raw and self.updater.notes is not None:
+                self.updater.notes.data = minibatch
+            report = self._learn(minibatch, is_raw)
+            priority = report.pop("priority", None)
+            if priority is not None and not isinstance(batch, (Mapping, Sequence)):
+                batch.update_priority(minibatch, priority)
+        self.learner.end_round(batch, report, batch_idx)
+        return report
+
+    def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
+        """Make one update, and return the metrics that the algorithm reports.
+
+        A rollout is added to the statistics of observations after the update, because the policy acted without it.
+
+        Args:
+            data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
+            is_raw: Whether the data still have to be normalised.
+
+        Raises:
+            NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
+        """
+        self._require_field("learn")
+        if not self.training:
+            self.train()
+        batch = data if isinstance(data, dict) else columns_of(data)
+        seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
+        guard.begin(seen)
+        report = self._forward_learn(seen)
+        guard.end()
+        if self.on_policy and self.normaliser.is_on:
+            self.normaliser.update(batch)
+        self.progress.train_iter += not self.on_policy  # on-policy algorithms count their minibatches themselves
+        if "priority" in report and not guard.look():  # the buffer waits for the device anyway
+            del report["priority"]  # it is not finite either; the transitions keep their priorities
+        return report
+
+    def _learn_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make one update, and check at once whether it was finite, which waits for the device; see ``_learn``."""
+        self.updater.apply_schedules(self.progress.position)
+        report = self._learn(data)
+        self.updater.guard.look()
+        return report
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the episodes of an evaluation (Lightning hook); see :func:`log_episodes`."""

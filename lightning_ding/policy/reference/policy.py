@@ -29,7 +29,6 @@ from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with
-from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.policy.base.update.updater import average_gradients
 from lightning_ding.policy.reference import data as forms
@@ -137,43 +136,6 @@ class PerEnvSelector(ActionSelector):
         return self._normaliser.normalise_obs(nested.to(forms.as_floats(tensors), device))
 
 
-class ListLearner(RoundLearner):
-    """Calls ``_forward_learn`` with lists of samples, and counts its updates."""
-
-    def update(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
-        """Make the updates of one call, and return the means of the numbers that they report, as tensors.
-
-        A ``priority``, shape (B,), is that of the last one.
-        """
-        report = self.update_and_check(data, is_raw)
-        reports: Sequence[Mapping[str, Any]] = [report] if isinstance(report, Mapping) else report or []
-        numbers = [{name: float(value) for name, value in one.items() if _is_number(value)} for one in reports]
-        names = dict.fromkeys(name for one in numbers for name in one)
-        means = {name: torch.tensor([one[name] for one in numbers if name in one]).mean() for name in names}
-        is_kept = bool(reports) and self._policy.get_attribute("priority")
-        priority = reports[-1].get("priority") if is_kept else None
-        return means if priority is None else means | {"priority": torch.as_tensor(priority).detach().float()}
-
-    def update_and_check(self, data: Any, is_raw: bool = True) -> Any:
-        """Return what the policy's ``_forward_learn`` returns for a list of samples, or for a batch."""
-        policy = self._policy
-        policy._require_field("learn")
-        if not policy.training:
-            policy.train()
-        samples = data
-        if isinstance(data, dict):
-            samples = forms.rows_of(policy.normaliser.normalise_batch(data) if is_raw else data)
-        report = policy._forward_learn(samples)
-        number = len(report) if isinstance(report, Sequence) else 1
-        trainer = policy.updater.fitting_trainer()
-        for _ in range(number if trainer is not None else 0):
-            count_optimizer_step(trainer)
-        policy.progress.train_iter += number
-        if policy.on_policy and policy.normaliser.is_on and isinstance(data, dict):
-            policy.normaliser.update(data)
-        return report
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
 
@@ -201,7 +163,6 @@ class ReferencePolicy(Policy[ReferenceConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = ReferenceConfig
     shape_names: ClassVar[tuple[str, ...]] = ()
-    _learner_class = ListLearner
     _selector_class = PerEnvSelector
     _action_selector: PerEnvSelector
     _cfg: EasyDict
@@ -244,6 +205,41 @@ class ReferencePolicy(Policy[ReferenceConfig]):
             if network is not None and all(one is not network for one in modules.values()):
                 modules[f"{name}_wrapped"] = network
         super().__setattr__(name, value)
+
+    # ------------------------------------------------------------------ learning
+
+    def _learn(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
+        """Make the updates of one call, and return the means of the numbers that they report, as tensors.
+
+        A ``priority``, shape (B,), is that of the last one.
+        """
+        report = self._learn_and_check(data, is_raw)
+        reports: Sequence[Mapping[str, Any]] = [report] if isinstance(report, Mapping) else report or []
+        numbers = [{name: float(value) for name, value in one.items() if _is_number(value)} for one in reports]
+        names = dict.fromkeys(name for one in numbers for name in one)
+        means = {name: torch.tensor([one[name] for one in numbers if name in one]).mean() for name in names}
+        is_kept = bool(reports) and self.get_attribute("priority")
+        priority = reports[-1].get("priority") if is_kept else None
+        return means if priority is None else means | {"priority": torch.as_tensor(priority).detach().float()}
+
+    def _learn_and_check(self, data: Any, is_raw: bool = True) -> Any:
+        """Return what the policy's ``_forward_learn`` returns for a list of samples, or for a batch."""
+        self._require_field("learn")
+        if not self.training:
+            self.train()
+        samples = data
+        if isinstance(data, dict):
+            samples = forms.rows_of(self.normaliser.normalise_batch(data) if is_raw else data)
+        report: Any = self._forward_learn(samples)
+        number = len(report) if isinstance(report, Sequence) else 1
+        trainer = self.updater.fitting_trainer()
+        if trainer is not None:
+            for _ in range(number):
+                count_optimizer_step(trainer)
+        self.progress.train_iter += number
+        if self.on_policy and self.normaliser.is_on and isinstance(data, dict):
+            self.normaliser.update(data)
+        return report
 
     # ------------------------------------------------------------------ making the modes
 

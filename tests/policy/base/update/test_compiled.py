@@ -77,7 +77,7 @@ def batches(name: str, number: int, size: int = 16, dtype: torch.dtype = torch.f
 def learn(policy: Any, data: list[Config]) -> Tensor:
     """Learn from all, and return the parameters."""
     for batch in data:
-        policy.learner.update(dict(batch))
+        policy._learn(dict(batch))
     return weights_of(policy)
 
 
@@ -152,7 +152,7 @@ def test_two_policies_in_one_process_do_not_share_compiled_code() -> None:
     policies = [make("dqn", True, config) for config in configs]
     for batch in data:  # in turn
         for policy in policies:
-            policy.learner.update(dict(batch))
+            policy._learn(dict(batch))
     for policy, weights in zip(policies, expected, strict=True):
         assert_close(weights_of(policy), weights, rtol=0, atol=1e-5)
 
