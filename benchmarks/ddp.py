@@ -44,8 +44,8 @@ from benchmarks.compare import Result, in_turn, measure, medians_of, save
 from benchmarks.workload import W1, W3
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, Policy, SACPolicy
-from lightning_ding.policy.base.update import updater
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip
+from lightning_ding.policy.base import update as updater
+from lightning_ding.policy.base.config import NO_CLIP, GradClip
 
 RANKS = 2
 WAYS = ("ours", "ours, apart", "ours, in parts", "DDP", "DDP, apart")

@@ -28,6 +28,7 @@ from lightning_ding.callbacks.earlier_runs import is_open
 from lightning_ding.callbacks.written_rows import rows_written_by
 from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
+from lightning_ding.utils.private_api import LOGGER_CONNECTOR
 from lightning_ding.utils.protocols import run_data
 from lightning_ding.utils.ranks import sum_over_ranks
 from lightning_ding.utils.run_facts import Facts, facts_of
@@ -293,9 +294,9 @@ class _TrainerView(_View):
     def loggers(self) -> list[_LoggerView]:
         return [_LoggerView(logger, self._progress) for logger in self._viewed.loggers]
 
-    @property
-    def _logger_connector(self) -> _LoggerView:
-        return _LoggerView(self._viewed._logger_connector, self._progress)
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return _LoggerView(value, self._progress) if name == LOGGER_CONNECTOR else value
 
 
 class _LoggerView(_View):

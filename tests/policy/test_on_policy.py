@@ -90,11 +90,11 @@ def schedule_changes(section: str, beside: Config) -> dict[str, tuple[Config, An
 
 
 ELSEWHERE = {
-    "compile": "tests/policy/base/update/test_compiled.py",
+    "compile": "tests/policy/base/test_compiled.py",
     "eval.evaluator": "tests/datamodules/test_rollout.py",
     "reward_model": "tests/reward_model/test_options.py",
 }
-ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
+ELSEWHERE |= {"on_non_finite": "tests/policy/base/test_non_finite.py"}
 """Options whose effect is tested in another file."""
 LAYER = {"actor_head_layer_num": 1}
 SMALL: Config = {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 5}}, "learn": {"epoch_per_collect": 2}}

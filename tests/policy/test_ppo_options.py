@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from lightning_ding import rl
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import PPOPolicy
-from lightning_ding.policy.base.update import inductor
+from lightning_ding.utils import private_api
 
 Config = dict[str, Any]
 GAUSSIAN: Config = {"action_space": "continuous", "action_shape": 1, "sigma_type": "fixed", "fixed_sigma_value": 1.0}
@@ -239,7 +239,7 @@ def test_updates_draw_uniform_noise_and_acting_does_not(is_hybrid: bool) -> None
 
 
 def test_options_together_learn_the_same_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inductor, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
+    monkeypatch.setattr(private_api, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
     model = GAUSSIAN | {"share_encoder": False}
     learn = {"rpo_alpha": 0.5, "value_norm": "popart", "learning_rate_actor": 0.01, "learning_rate_critic": 0.02}
     weights = []

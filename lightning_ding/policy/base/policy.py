@@ -36,12 +36,11 @@ from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, netwo
 from lightning_ding.policy.base.trainer import (
     attached_trainer,
     build_for_trainer,
-    call_transfer_hooks,
     check_callbacks,
     is_forked,
     prepare_trainer,
 )
-from lightning_ding.policy.base.update.updater import Updater
+from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
 
@@ -479,7 +478,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         trainer = attached_trainer(self)
         self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
         self._action_selector.precision = nullcontext
-        call_transfer_hooks(self)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""

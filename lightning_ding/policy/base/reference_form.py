@@ -19,7 +19,7 @@ from lightning_ding import nested
 from lightning_ding.config import MARK, to_dict
 from lightning_ding.model import create_model
 from lightning_ding.policy.base import attributes
-from lightning_ding.policy.base.update.updater import average_gradients
+from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.utils.ranks import rank_and_world_size, world_size
 

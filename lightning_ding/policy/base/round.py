@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
+from lightning_ding.policy.base.rank_weights import WeightComparison
 from lightning_ding.policy.base.rewards import RewardLearner
-from lightning_ding.policy.base.trainer import shorten_rounds
-from lightning_ding.policy.base.update.rank_weights import WeightComparison
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 
 logger = logging.getLogger(__name__)
@@ -66,7 +65,6 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        shorten_rounds(trainer, policy)
         self._comparison.begin_fit()
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:

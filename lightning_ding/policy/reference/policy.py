@@ -28,9 +28,9 @@ from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import Policy
+from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with
 from lightning_ding.policy.base.trainer import count_optimizer_step
-from lightning_ding.policy.base.update.updater import average_gradients
 from lightning_ding.policy.reference import data as forms
 from lightning_ding.utils.modes import CollectMode, not_implemented
 from lightning_ding.utils.ranks import world_size

@@ -17,10 +17,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
-from torch.utils import _pytree as pytree
 
 from lightning_ding import nested
-from lightning_ding.policy.base.update.inductor import Compiled
+from lightning_ding.utils.private_api import Compiled, pytree
 
 logger = logging.getLogger(__name__)
 

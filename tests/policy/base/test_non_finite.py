@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.policy import DQNPolicy, NonFiniteError, PPOPolicy, SACPolicy, create_policy, load_dump
-from lightning_ding.policy.base.update import non_finite
-from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+from lightning_ding.policy.base import non_finite
+from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.worker import AdvancedReplayBuffer
 
 MakeTrainer = Callable[..., Trainer]

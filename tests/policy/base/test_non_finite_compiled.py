@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lightning_ding.policy import NonFiniteError
-from tests.policy.base.update.test_compiled import batches, learn, make, no_compiler  # noqa: F401 - a fixture
-from tests.policy.base.update.test_non_finite import equal, state_of, with_bad
+from tests.policy.base.test_compiled import batches, learn, make, no_compiler  # noqa: F401 - a fixture
+from tests.policy.base.test_non_finite import equal, state_of, with_bad
 
 NAN = math.nan
 
@@ -81,7 +81,7 @@ def test_updates_of_a_device_are_looked_at_once_a_round(
     no_compiler: list[list[bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+    from lightning_ding.policy.base.non_finite import NonFiniteGuard
 
     monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
     policy: Any = make("dqn", True)

@@ -24,8 +24,8 @@ from torch.testing import assert_close
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import DQNPolicy, create_policy
-from lightning_ding.policy.base.update import compiled as compiled_module
-from lightning_ding.policy.base.update.compiled import Compiler
+from lightning_ding.policy.base import compile as compiled_module
+from lightning_ding.policy.base.compile import Compiler
 from tests.algorithms.table import ALGORITHMS
 from tests.processes import run_two_ranks
 
@@ -352,7 +352,7 @@ def fit(name: str, make_trainer: MakeTrainer, **kwargs: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_ranks_of_which_one_cannot_compile_learn_together(name: str, tmp_path: Path) -> None:
-    run_two_ranks("-m", "tests.policy.base.update.compiled_ranks_script", tmp_path, name, timeout=280)
+    run_two_ranks("-m", "tests.policy.base.compile_ranks_script", tmp_path, name, timeout=280)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     for name, weights in one.items():
         assert torch.equal(weights, other[name]), name

@@ -1,4 +1,4 @@
-"""Find out whether the weights of the ranks have become different, once in a while.
+"""Average the gradients of all ranks, and find out once in a while whether their weights have become different.
 
 Every rank begins with the same weights and makes the same steps, because :class:`Updater` averages the gradients. A
 ``_forward_learn`` with its own backward pass and its own optimizer step does not, unless it averages them itself.
@@ -9,10 +9,11 @@ Shapes: P parameters.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lightning_ding.policy.base.trainer import attached_trainer
@@ -73,3 +74,29 @@ def first_difference(parameters: Iterable[tuple[str, Tensor]]) -> str | None:
     rows = gather_rows(torch.stack([one.detach().double().sum().cpu() for _, one in named]))  # (ranks, P)
     is_same = torch.isclose(rows, rows[0], rtol=ROUNDING, atol=0.0, equal_nan=True).all(0)
     return next((name for (name, _), same in zip(named, is_same.tolist(), strict=True) if not same), None)
+
+
+@torch.no_grad()
+def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
+    """Average the gradients and the loss over all ranks in one all-reduce.
+
+    A missing gradient counts as zero; a parameter without a gradient on any rank keeps none.
+
+    Args:
+        parameters: The same on every rank, in the same order.
+        loss: A scalar.
+
+    Returns:
+        The mean loss, a scalar, detached.
+    """
+    parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters]
+    has_gradient = parts[0].new_tensor([p.grad is not None for p in parameters])
+    flat = torch.cat([*parts, loss.detach().reshape(1), has_gradient])
+    dist.all_reduce(flat)
+    flat[: -len(parameters)] /= dist.get_world_size()
+    sizes = [*(len(part) for part in parts), 1, len(parameters)]
+    *means, mean_loss, contributors = cast("tuple[Tensor, ...]", flat.split(sizes))
+    for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+        if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
+            parameter.grad = mean.view_as(parameter)
+    return mean_loss.reshape(())

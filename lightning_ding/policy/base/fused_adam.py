@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lightning_ding.utils import private_api
+
 STATE = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -47,7 +49,7 @@ class FusedAdam:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self._kernel: Any = torch._fused_adamw_ if type(optimizer) is AdamW else torch._fused_adam_
+        self._kernel: Any = private_api.ADAMW if type(optimizer) is AdamW else private_api.ADAM
         self._tensors: AdamTensors | None = None
         self._without_denormals = DenormalsAreZero()
 
@@ -154,5 +156,5 @@ def can_step(optimizer: Any) -> bool:
         and groups[0]["fused"] is True
         and not (groups[0]["amsgrad"] or groups[0]["differentiable"] or isinstance(groups[0]["lr"], Tensor))
         and not optimizer.__dict__.keys() & {"step", "found_inf", "grad_scale"}
-        and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+        and not private_api.has_step_hooks(optimizer)
     )
