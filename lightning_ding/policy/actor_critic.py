@@ -257,7 +257,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
             mean = action["action_args"] if isinstance(action, Mapping) else action
             minibatch["mean_noise"] = torch.from_numpy(self.rng.uniform(-alpha, alpha, tuple(mean.shape))).to(mean)
         if not self.config.learn.has_two_rates:
-            return super()._update(minibatch)
+            return self.updater.minimise(self.loss, minibatch)
         actor = self.updater.minimise(self.loss_of_actor, minibatch)
         critic = self.updater.minimise(self.loss_of_critic, minibatch, 1)
         return {**critic, **actor, "total_loss": actor["total_loss"] + critic["total_loss"]}

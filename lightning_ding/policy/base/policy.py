@@ -33,13 +33,7 @@ from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
 from lightning_ding.policy.base.reference_form import columns_of, step_of, sync_gradients, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
-from lightning_ding.policy.base.trainer import (
-    attached_trainer,
-    build_for_trainer,
-    check_callbacks,
-    is_forked,
-    prepare_trainer,
-)
+from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
@@ -281,7 +275,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     @property
     def learn_mode(self) -> LearnMode:
         """The methods that a learner uses."""
-        first = (self._learn_and_check, self._reset_learn, self.__repr__, self._monitor_vars_learn)
+        first = (self.learner.update_and_check, self._reset_learn, self.__repr__, self._monitor_vars_learn)
         state = (self._state_dict_learn, self._load_state_dict_learn)
         return LearnMode(*first, self.get_attribute, self.set_attribute, *state)
 
@@ -314,6 +308,36 @@ class Policy(LightningModule, Generic[ConfigT]):
     def cur_lr(self) -> float:
         """Return the current learning rate of the first optimizer."""
         return float(self.updater.optimizers[0].param_groups[0]["lr"])
+
+    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
+        """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
+        minibatches, is_raw = self.learner.begin_round(batch)
+        for minibatch in minibatches:
+            if is_raw and self.updater.notes is not None:
+                self.updater.notes.data = minibatch
+            report = self._learn(minibatch, is_raw)
+            priority = report.pop("priority", None)
+            if priority is not None and minibatches is batch:
+                batch.update_priority(minibatch, priority)  # type: ignore[union-attr]
+        self.learner.end_round(batch, report, batch_idx)
+        return report
+
+    def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
+        """Make one update from a minibatch, rollout or list of transitions, raw or as ``learner.seen`` returned it."""
+        self._require_field("learn")
+        if not self.training:
+            self.train()
+        batch = data if isinstance(data, dict) else columns_of(data)
+        seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
+        guard.begin(seen)
+        report = self._forward_learn(seen)
+        guard.end()
+        if self.on_policy and self.normaliser.is_on:
+            self.normaliser.update(batch)  # after the update, because the policy acted without it
+        self.progress.train_iter += not self.on_policy  # on-policy algorithms count their minibatches themselves
+        if "priority" in report and not guard.look():  # the buffer waits for the device anyway
+            del report["priority"]  # it is not finite either; the transitions keep their priorities
+        return report
 
     def _collect(self, obs: Any, **kwargs: Any) -> Any:
         """Act with exploration on B observations, or on ``{env_id: observation}``."""
@@ -384,6 +408,17 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.learner.rewards.load_network_state(state)
         self.updater.load_state_dict(state)
 
+    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
+        load_ding_checkpoint(self, path)
+        self.has_loaded_weights = True
+
+    def scheduled_values(self) -> dict[str, float]:
+        """Return the current scheduled weights of the loss, by their names in ``learn``."""
+        return self.updater.schedules.values
+
+    # ------------------------------------------------------------------ Lightning's hooks
+
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what cannot work, and return the callbacks that the datamodule needs (Lightning hook)."""
         return prepare_trainer(self.trainer)
@@ -410,53 +445,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
         self.learner.begin_fit()
 
-    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
-        """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
-        minibatches, is_raw = self.learner.begin_round(batch)
-        for minibatch in minibatches:
-            if is_raw and self.updater.notes is not None:
-                self.updater.notes.data = minibatch
-            report = self._learn(minibatch, is_raw)
-            priority = report.pop("priority", None)
-            if priority is not None and not isinstance(batch, (Mapping, Sequence)):
-                batch.update_priority(minibatch, priority)
-        self.learner.end_round(batch, report, batch_idx)
-        return report
-
-    def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
-        """Make one update, and return the metrics that the algorithm reports.
-
-        A rollout is added to the statistics of observations after the update, because the policy acted without it.
-
-        Args:
-            data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
-            is_raw: Whether the data still have to be normalised.
-
-        Raises:
-            NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
-        """
-        self._require_field("learn")
-        if not self.training:
-            self.train()
-        batch = data if isinstance(data, dict) else columns_of(data)
-        seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
-        guard.begin(seen)
-        report = self._forward_learn(seen)
-        guard.end()
-        if self.on_policy and self.normaliser.is_on:
-            self.normaliser.update(batch)
-        self.progress.train_iter += not self.on_policy  # on-policy algorithms count their minibatches themselves
-        if "priority" in report and not guard.look():  # the buffer waits for the device anyway
-            del report["priority"]  # it is not finite either; the transitions keep their priorities
-        return report
-
-    def _learn_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Make one update, and check at once whether it was finite, which waits for the device; see ``_learn``."""
-        self.updater.apply_schedules(self.progress.position)
-        report = self._learn(data)
-        self.updater.guard.look()
-        return report
-
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the episodes of an evaluation (Lightning hook); see :func:`log_episodes`."""
         log_episodes(self, "eval", batch)
@@ -475,8 +463,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def teardown(self, stage: str) -> None:
         """Act in full precision again, and let a forked rank hand over its state (Lightning hook)."""
-        trainer = attached_trainer(self)
-        self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
+        self._hands_over = stage == "fit" and is_forked_rank(self)
         self._action_selector.precision = nullcontext
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -487,15 +474,6 @@ class Policy(LightningModule, Generic[ConfigT]):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
         return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
-
-    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
-        load_ding_checkpoint(self, path)
-        self.has_loaded_weights = True
-
-    def scheduled_values(self) -> dict[str, float]:
-        """Return the current scheduled weights of the loss, by their names in ``learn``."""
-        return self.updater.schedules.values
 
 
 CommandModePolicy = Policy

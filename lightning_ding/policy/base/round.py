@@ -137,3 +137,11 @@ class RoundLearner:
                 logger.warning(text, type(policy).__name__, type(error).__name__, error)
             return {}
         return {name: value for name, value in found.items() if name not in report}  # which is of every update
+
+    def update_and_check(self, data: Any) -> dict[str, Any]:
+        """Make one update of the policy, and check at once whether it was finite, which waits for the device."""
+        policy = self._policy
+        policy.updater.apply_schedules(policy.progress.position)
+        report: dict[str, Any] = policy._learn(data)
+        policy.updater.guard.look()
+        return report

@@ -148,7 +148,7 @@ def check_trainer_flags(trainer: Trainer) -> None:
 def _flags_of_updates(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
     """Return whether each flag about updates is refused, and its value."""
     strategy, checkpoint_io = trainer.strategy, type(trainer.strategy.checkpoint_io)
-    is_spawned = starts_processes(trainer) and not is_forked(trainer)
+    is_spawned = starts_processes(strategy.launcher) and not is_forked(trainer)
     is_strategy = isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) and not is_spawned
     algorithm = trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value
     return {
@@ -218,7 +218,13 @@ HANDED_OVER = "handed_over"
 def is_forked(trainer: Trainer) -> bool:
     """Return whether the ranks of a Trainer are forks of the process that called it, as in a notebook."""
     launcher: Any = trainer.strategy.launcher
-    return starts_processes(trainer) and launcher.is_interactive_compatible
+    return starts_processes(launcher) and launcher.is_interactive_compatible
+
+
+def is_forked_rank(module: LightningModule) -> bool:
+    """Return whether a module is the copy of a forked rank of its Trainer."""
+    trainer = attached_trainer(module)
+    return trainer is not None and is_forked(trainer)
 
 
 def acting_precision(trainer: Trainer | None) -> Callable[[], AbstractContextManager[None]]:

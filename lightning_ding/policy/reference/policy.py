@@ -32,7 +32,7 @@ from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.policy.reference import data as forms
-from lightning_ding.utils.modes import CollectMode, not_implemented
+from lightning_ding.utils.modes import CollectMode, LearnMode, not_implemented
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
@@ -208,12 +208,17 @@ class ReferencePolicy(Policy[ReferenceConfig]):
 
     # ------------------------------------------------------------------ learning
 
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The methods that a learner uses."""
+        return super().learn_mode._replace(forward=self._learn_list)
+
     def _learn(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
         """Make the updates of one call, and return the means of the numbers that they report, as tensors.
 
         A ``priority``, shape (B,), is that of the last one.
         """
-        report = self._learn_and_check(data, is_raw)
+        report = self._learn_list(data, is_raw)
         reports: Sequence[Mapping[str, Any]] = [report] if isinstance(report, Mapping) else report or []
         numbers = [{name: float(value) for name, value in one.items() if _is_number(value)} for one in reports]
         names = dict.fromkeys(name for one in numbers for name in one)
@@ -222,7 +227,7 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         priority = reports[-1].get("priority") if is_kept else None
         return means if priority is None else means | {"priority": torch.as_tensor(priority).detach().float()}
 
-    def _learn_and_check(self, data: Any, is_raw: bool = True) -> Any:
+    def _learn_list(self, data: Any, is_raw: bool = True) -> Any:
         """Return what the policy's ``_forward_learn`` returns for a list of samples, or for a batch."""
         self._require_field("learn")
         if not self.training:
