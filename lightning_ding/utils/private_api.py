@@ -88,7 +88,9 @@ def can_skip_on_device(optimizer: Optimizer) -> bool:
 
 # ---------------------------------------------------------------------- modules
 
-MODULE_DICTS = ("_modules", "_parameters", "_buffers")
+MODULES = "_modules"
+"""Attribute in which an ``nn.Module`` keeps its submodules by name."""
+MODULE_DICTS = (MODULES, "_parameters", "_buffers")
 """Attributes in which an ``nn.Module`` keeps its parts; without them a policy cannot be exported."""
 HOOKS_OF_ALL = [
     getattr(nn.modules.module, f"_global_{kind}_hooks")

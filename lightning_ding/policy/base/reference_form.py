@@ -21,6 +21,7 @@ from lightning_ding.model import create_model
 from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
+from lightning_ding.utils.private_api import MODULES
 from lightning_ding.utils.ranks import rank_and_world_size, world_size
 
 PolicyClass = TypeVar("PolicyClass", bound=type)
@@ -66,7 +67,7 @@ class Alias:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        modules: dict[str, Any] = instance.__dict__.get("_modules", {})
+        modules: dict[str, Any] = instance.__dict__.get(MODULES, {})
         return modules[self._name] if self._name in modules else self._read(instance)
 
 

@@ -33,6 +33,7 @@ from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.policy.reference import data as forms
 from lightning_ding.utils.modes import CollectMode, LearnMode, not_implemented
+from lightning_ding.utils.private_api import MODULES
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
@@ -197,7 +198,7 @@ class ReferencePolicy(Policy[ReferenceConfig]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; a network in a wrapper is a part of the policy all the same, for its device and state."""
-        modules = self.__dict__.get("_modules", {})
+        modules = self.__dict__.get(MODULES, {})
         if value is not None and not isinstance(value, nn.Module):
             if name in modules:
                 modules[f"{name}_wrapped"] = modules.pop(name)
