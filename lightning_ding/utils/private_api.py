@@ -17,6 +17,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -84,6 +85,35 @@ def can_skip_on_device(optimizer: Optimizer) -> bool:
     It has no public name. Where it is missing, each step on a GPU waits for the check of its gradient.
     """
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+ENGINE: Any = getattr(Variable, "_execution_engine", None)
+UNSCALE: Any = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
+_ONE = torch.ones(())
+
+
+def backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Accumulate the gradients of a loss, a scalar, in ``grad`` of some parameters.
+
+    Networks that the loss passes through, but that are not trained, cost nothing. The engine is called without the
+    checks of ``loss.backward(inputs=parameters)``, which is used where it is missing: then W1 takes 5 % longer.
+    """
+    if ENGINE is None:
+        loss.backward(inputs=list(parameters))
+        return
+    ENGINE.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(parameters), True, accumulate_grad=True)
+
+
+def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
+    """Set ``found``, a scalar, to 1 if a tensor contains a non-finite value, and return it.
+
+    This is the function of ``GradScaler``, which also multiplies the tensors by a scale, here 1. Where it is missing,
+    the tensors are added up: then W1 takes 5 % longer, and 20 % with ``get_total_norm``.
+    """
+    if UNSCALE is None:
+        return found.masked_fill_(~torch.stack([tensor.sum() for tensor in tensors]).sum().isfinite(), 1.0)
+    UNSCALE(tensors, found, _ONE if found.device.type == "cpu" else torch.ones((), device=found.device))
+    return found
 
 
 # ---------------------------------------------------------------------- modules

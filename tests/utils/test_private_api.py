@@ -79,15 +79,26 @@ def test_other_name_is_not_found(line: str) -> None:
     assert not list(private_names(ast.parse(line)))
 
 
-@pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_steps_without_the_kernel_of_adam_make_the_same_weights(
-    name: str, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["ADAM", "ENGINE", "UNSCALE"])
+def test_names_that_save_time_change_no_weight(
+    missing: str, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = []
-    for kernel in (private_api.ADAM, None):
-        monkeypatch.setattr(private_api, "ADAM", kernel)
+    for value in (getattr(private_api, missing), None):
+        monkeypatch.setattr(private_api, missing, value)
         torch.manual_seed(0)
-        policy, data = make_policy(name), make_datamodule(name, max_train_iter=8, seed=0)
+        policy, data = make_policy("dqn"), make_datamodule("dqn", max_train_iter=8, seed=0)
         make_trainer(limit_val_batches=0).fit(policy, data)
         ends.append(dict(policy.state_dict()))
     torch.testing.assert_close(*ends, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_value_that_is_not_finite_is_found(has_name: bool, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_name:
+        monkeypatch.setattr(private_api, "UNSCALE", None)
+    good, found = [torch.ones(2), torch.zeros(3, 2)], torch.zeros(())
+    assert private_api.note_non_finite(good, found).item() == 0
+    assert private_api.note_non_finite([*good, torch.tensor([1.0, bad])], found).item() == 1
+    assert private_api.note_non_finite(good, found).item() == 1  # it stays

@@ -1,7 +1,7 @@
 """Checking that the loss and the gradient of an update are finite, before the update is made.
 
 Gradients are checked after they are averaged, so under DDP all ranks decide alike. If clipping computes their norm,
-only the norm is checked; it is infinite as well if squares overflow. Otherwise it is the sum of their entries.
+only the norm is checked; it is infinite as well if squares overflow.
 
 On the CPU, reading a number costs nothing. On other devices it would wait for the device, so there the optimizer skips
 a bad step by itself (``found_inf``, which a ``GradScaler`` sets for fused optimizers), and the guard reads the results
@@ -31,7 +31,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import NO_CLIP, GradClip
 from lightning_ding.policy.base.older_configs import to_save
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.utils.private_api import can_skip_on_device
+from lightning_ding.utils.private_api import can_skip_on_device, note_non_finite
 from lightning_ding.utils.ranks import rank_and_world_size
 
 logger = logging.getLogger(__name__)
@@ -137,6 +137,7 @@ class NonFiniteGuard:
         self._learn = 0
         self._unseen: list[_Unseen] = []
         self._stopped: Tensor | None = None
+        self._found = torch.zeros((), dtype=torch.float32)  # 0 as long as nothing is bad; optimizers need 32 bits
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; call :meth:`look` first."""
@@ -177,9 +178,14 @@ class NonFiniteGuard:
         if not self._looks_at_once(loss, optimizer):
             self._leave_it_to(optimizer, index, loss, gradients, norm)
             return True
-        if math.isfinite(_total(loss, gradients, norm).item()):
+        if norm is not None:
+            is_good = math.isfinite(loss.item() + norm.item())
+        else:
+            is_good = math.isfinite(loss.item()) and note_non_finite(gradients, self._found).item() == 0
+        if is_good:
             self._in_a_row.pop(index, None)
             return True
+        self._found = torch.zeros((), dtype=torch.float32)
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
         return self._meet(self._current(index), loss.item(), size, self._first_bad(optimizer), is_exact=True)
 
@@ -198,7 +204,7 @@ class NonFiniteGuard:
             if self.mode == "raise"
             else torch.zeros((), dtype=torch.float32, device=loss.device)
         )
-        found.masked_fill_(~_total(loss, gradients, norm).isfinite(), 1.0)
+        note_non_finite([*gradients, value, *([] if norm is None else [norm])], found)
         self._unseen.append(_Unseen(self._current(index), found.clone(), value.reshape(1), (), self._learn))
         if self.mode != "warn":
             optimizer.found_inf = found
@@ -292,12 +298,6 @@ class NonFiniteGuard:
         except Exception as error:  # an error of writing, such as a full disk, must not hide the non-finite update
             return None, f"; files that reproduce it could not be written: {error}"
         return folder, f"; files that reproduce it are in {folder}, see lightning_ding.policy.load_dump"
-
-
-def _total(loss: Tensor, gradients: Sequence[Tensor], norm: Tensor | None) -> Tensor:
-    """Return a number, a scalar, that is finite if the loss and the gradients are."""
-    parts = [gradient.sum() for gradient in gradients] if norm is None else [norm]
-    return sum(parts, loss.detach())
 
 
 # ---------------------------------------------------------------------- files that reproduce an update

@@ -42,6 +42,7 @@ from lightning_ding.policy.base.trainer import (
     count_optimizer_step,
 )
 from lightning_ding.policy.base.vitals import RoundNotes
+from lightning_ding.utils.private_api import backward
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.utils.schedules import ScheduledValues
@@ -89,6 +90,7 @@ class Updater:
         self._compiler = Compiler(policy) if config.compile is True else None
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
+        self._has_reducer = False  # in the current fit
         self._steppers: dict[Optimizer, FusedAdam] = {}
 
     def minimise(
@@ -164,17 +166,17 @@ class Updater:
         return norm
 
     def _backward(self, loss: Tensor, optimizer: Optimizer, parameters: list[Tensor], trainer: Trainer | None) -> None:
-        """Set ``grad`` of the parameters; untrained networks that the loss passes through cost nothing."""
-        strategy = None if trainer is None else trainer.strategy
-        with strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext():
-            if trainer is not None and not self.steps_directly:
-                announce_zero_grad(trainer, self._policy, optimizer)
-            for parameter in parameters:
-                parameter.grad = None
-            if trainer is not None and not self.steps_directly:
-                self._policy.manual_backward(loss, inputs=parameters)
+        is_direct = trainer is None or self.steps_directly
+        if trainer is not None and not is_direct:
+            announce_zero_grad(trainer, self._policy, optimizer)
+        for parameter in parameters:
+            parameter.grad = None
+        strategy: Any = trainer.strategy if trainer is not None and self._has_reducer else None
+        with nullcontext() if strategy is None else strategy.block_backward_sync():
+            if is_direct:
+                backward(loss, parameters)
             else:
-                loss.backward(inputs=parameters)
+                self._policy.manual_backward(loss, inputs=parameters)
 
     def _step_optimizer(self, optimizer: Any, index: int, gradients: list[Tensor], trainer: Trainer | None) -> None:
         if trainer is not None and not self.steps_directly:
@@ -214,6 +216,7 @@ class Updater:
         self._configured = None
         self.take_optimizers()
         self.steps_directly = can_skip_hooks(trainer, self._policy)
+        self._has_reducer = isinstance(trainer.strategy, ParallelStrategy)
         if self._compiles == "auto":
             self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
