@@ -128,7 +128,7 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
 logger = logging.getLogger(__name__)
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
-SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
+SMALLEST_STD = 1e-4  # of returns, for PopArt
 RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
 
 

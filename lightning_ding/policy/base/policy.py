@@ -19,7 +19,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
-from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
 from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
@@ -30,11 +29,12 @@ from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
-from lightning_ding.policy.base.reference_form import columns_of, step_of, sync_gradients, with_reference_names
+from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
 
@@ -42,14 +42,13 @@ ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
 @saved_state.reads_data_only
-@with_reference_names
-class Policy(LightningModule, Generic[ConfigT]):
+class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
     ``_forward_eval``, ``default_model`` and ``_shapes_of``. A mode whose method is missing raises
     ``NotImplementedError`` when it is used. Workers only use the modes. A subclass with a dict ``config`` in place of
-    ``config_class`` is in DI-engine's form, see :class:`ReferencePolicy`.
+    ``config_class`` gets its base from :class:`ReferencePolicy`.
 
     The constructor makes the network if ``model`` or the shapes in the config are given. Otherwise :meth:`build` makes
     it from the env's spaces, which a Trainer takes from its datamodule.
@@ -73,9 +72,10 @@ class Policy(LightningModule, Generic[ConfigT]):
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
     """Methods and modules of a network that a fit uses."""
+    learn_function, collect_function = LearnMode, CollectMode
+    eval_function, command_function = EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
-    _collect_data: bool = True  # collectors of several policies read it: False if this one's data are not kept
 
     def __init__(
         self, cfg: ConfigLike[ConfigT] = None, model: nn.Module | None = None, enable_field: Sequence[str] | None = None
@@ -206,6 +206,15 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     _get_setting_eval = _get_setting_learn
 
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        """Return a parameter or a module, or an attribute by a private name that other frameworks have for it."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if not name.startswith("_") or name.startswith("__"):
+                raise
+        return cast(nn.Module, foreign("policies.names").named(self, name))
+
     @classmethod
     def default_config(cls) -> EasyDict:
         """Return the defaults as a new ``EasyDict``; raise RuntimeError on a base class, which has none."""
@@ -245,11 +254,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return self
 
     def configure_model(self) -> None:
-        """Build the network from the spaces of the Trainer's datamodule (Lightning hook).
-
-        Raises:
-            RuntimeError: If neither the config nor a datamodule provides the spaces.
-        """
+        """Build the network from the spaces of the Trainer's datamodule, or raise RuntimeError (Lightning hook)."""
         build_for_trainer(self, self._action_selector)
 
     def _initialise(self, model: nn.Module | None) -> None:
@@ -327,7 +332,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self._require_field("learn")
         if not self.training:
             self.train()
-        batch = data if isinstance(data, dict) else columns_of(data)
+        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
         seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
         guard.begin(seen)
         report = self._forward_learn(seen)
@@ -350,19 +355,16 @@ class Policy(LightningModule, Generic[ConfigT]):
         return self._action_selector(self._forward_eval, obs, self.device, **kwargs)
 
     def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
-        """Return the columns of B transitions, or the transition of one env for its step in DI-engine's form."""
-        return self._process_transition(obs, output, step_of(timestep))
+        """Return the columns of B transitions, or the transition of one env from ``obs, reward, done, info``."""
+        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.names").step_of(timestep)
+        return self._process_transition(obs, output, step)
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Return the action for an observation, or those for a batch, as ``env.step`` takes them; see ``predict``."""
         return predict(self, obs, deterministic)
 
     def actor(self, *, deterministic: bool = True) -> Actor:
-        """Return an object that acts with this policy and remembers what it saw, for one env or a batch of them.
-
-        Args:
-            deterministic: Act as in evaluations; otherwise as in training, with exploration.
-        """
+        """Return an object that acts and remembers what it saw, as in evaluations or, with exploration, in training."""
         return Actor(self, deterministic)
 
     def export(self, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
@@ -409,8 +411,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.updater.load_state_dict(state)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
-        load_ding_checkpoint(self, path)
+        """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
+        foreign("checkpoint").load_ding_checkpoint(self, path)
         self.has_loaded_weights = True
 
     def scheduled_values(self) -> dict[str, float]:
@@ -477,4 +479,4 @@ class Policy(LightningModule, Generic[ConfigT]):
 
 
 CommandModePolicy = Policy
-"""DI-engine's name for a policy with a command mode; here every policy has one."""
+"""A policy with a command mode, which every policy has."""

@@ -42,11 +42,11 @@ def test_documented_names_are_those_of_the_policy(name: str) -> None:
 def test_names_of_the_modes_have_the_fields_of_the_documentation() -> None:
     state = ("get_attribute", "set_attribute", "state_dict", "load_state_dict")
     learn = ("forward", "reset", "info", "monitor_vars", *state)
-    assert Policy.learn_function._fields == learn  # type: ignore[attr-defined]
-    assert Policy.collect_function._fields[1:3] == ("process_transition", "get_train_sample")  # type: ignore[attr-defined]
-    assert Policy.eval_function._fields == ("forward", "reset", *state)  # type: ignore[attr-defined]
+    assert Policy.learn_function._fields == learn
+    assert Policy.collect_function._fields[1:3] == ("process_transition", "get_train_sample")
+    assert Policy.eval_function._fields == ("forward", "reset", *state)
     command = ("get_setting_learn", "get_setting_collect", "get_setting_eval")
-    assert CommandModePolicy.command_function._fields == command  # type: ignore[attr-defined]
+    assert CommandModePolicy.command_function._fields == command
 
 
 def test_own_network_is_made_or_checked() -> None:

@@ -6,29 +6,17 @@ Shapes: N envs, S transitions, B batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.policy.base.reference_form import TIME_LIMIT
+from lightning_ding.di_engine.base_env import BaseEnvTimestep
+from lightning_ding.di_engine.policies.names import TIME_LIMIT
 
 Rows = list[dict[str, Any]]
-
-
-class EnvTimestep(NamedTuple):
-    """The step of one env, under DI-engine's names."""
-
-    obs: Any
-    """The next observation, at the end of an episode the final one; float tensors."""
-    reward: Tensor
-    """Shape (1,)."""
-    done: bool
-    """Whether the episode ended, also by truncation."""
-    info: dict[str, Any]
-    """Further values that the env reported; ``TimeLimit.truncated`` says whether the episode was truncated."""
 
 
 class EnvOutputs(dict[str, Any]):
@@ -119,7 +107,7 @@ def transitions_of(function: Callable[..., Any], obs: Any, output: Any, timestep
         terminated, truncated = bool(timestep.terminated[env_id]), bool(timestep.truncated[env_id])
         reward = torch.tensor([float(timestep.reward[env_id])])
         info = info_of(timestep.info, env_id) | {TIME_LIMIT: truncated and not terminated}
-        step = EnvTimestep(second, reward, terminated or truncated, info)
+        step = BaseEnvTimestep(second, reward, terminated or truncated, info)
         made = function(first, outputs[env_id], step)
         rows.append({"terminated": terminated, "truncated": truncated, **made})
     return columns_of_rows(rows)
