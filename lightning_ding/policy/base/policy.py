@@ -111,10 +111,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Make what learning needs: target networks, and one optimizer for each loss in ``self.updater.optimizers``."""
 
     def _init_spaces(self) -> None:
-        """Read from ``config.model`` what depends on the env's spaces, apart from the network.
-
-        Called when the network is made, and again when an env provides values that the config leaves open.
-        """
+        """Read from ``config.model`` what depends on the env's spaces, whenever some of them become known."""
         self.action_start = ActionStart(self._model_section().get("action_start"))
 
     def _init_collect(self) -> None:
