@@ -28,7 +28,7 @@ from benchmarks.compare import Result, provenance
 from benchmarks.proofs import RECIPES, load
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from lightning_ding.policy.base.update.compiled import expected_updates
+from lightning_ding.policy.base.compile import expected_updates
 from lightning_ding.registry import POLICY_REGISTRY
 
 NEVER_STOPS: dict[str, Any] = {"eval": {"evaluator": {"stop_value": None}}}

@@ -44,8 +44,8 @@ from benchmarks.compare import Result, in_turn, measure, medians_of, save
 from benchmarks.workload import W1, W3
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, Policy, SACPolicy
-from lightning_ding.policy.base.update import updater
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip
+from lightning_ding.policy.base import update
+from lightning_ding.policy.base.config import NO_CLIP, GradClip
 
 RANKS = 2
 WAYS = ("ours", "ours, apart", "ours, in parts", "DDP", "DDP, apart")
@@ -53,6 +53,8 @@ WORKLOADS: dict[str, tuple[Any, type[Policy[Any]], Any]] = {
     "W1": (dataclasses.replace(W1, env_steps=W1.env_steps // 4), DQNPolicy, dqn.our_config),
     "W3": (dataclasses.replace(W3, env_steps=W3.env_steps // 4), SACPolicy, sac.our_config),
 }
+UPDATE: Any = update
+"""The module whose average of gradients is replaced."""
 CONTESTANTS = [f"{workload} {way}" for workload in WORKLOADS for way in WAYS]
 
 
@@ -85,7 +87,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.waiting = self.averaging = 0.0
-        self._average = updater.average_gradients
+        self._average = UPDATE.average_gradients
 
     def average(self, parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
         """Wait for the other rank, then average."""
@@ -150,10 +152,10 @@ def run(contestant: str, env_steps: int | None) -> Result:
     if isinstance(steps, StockSteps):
         steps.is_apart = "apart" in way
     elif "apart" in way:
-        updater.average_gradients = leave_apart
+        UPDATE.average_gradients = leave_apart
     parts = Parts()
     if "in parts" in way:
-        updater.average_gradients = parts.average
+        UPDATE.average_gradients = parts.average
     datamodule = ReplayDataModule(
         workload.env_id, num_envs=getattr(workload, "num_envs", 1), max_env_step=RANKS * workload.env_steps, seed=0
     )

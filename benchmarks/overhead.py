@@ -30,7 +30,6 @@ from lightning_ding.datamodules.replay import ReplayDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.collector.sample import SampleSerialCollector
@@ -44,8 +43,8 @@ PARTS: dict[str, tuple[Any, str]] = {
     "drawing minibatches": (NaiveReplayBuffer, "sample"),
     "fetching a round": (ReplayDataModule, "_next_round"),
     "preparing a round": (ReplayRound, "prepare"),
-    "updates": (RoundLearner, "update"),
-    "learning": (RoundLearner, "learn"),
+    "updates": (Policy, "_learn"),
+    "learning": (Policy, "training_step"),
 }
 INSIDE = {
     "collecting": ("the envs' steps", "choosing actions"),

@@ -19,6 +19,7 @@ from lightning_ding.callbacks.earlier_runs import RunName, continue_run, is_open
 from lightning_ding.callbacks.tensorboard_returns import continue_events, purge_events
 from lightning_ding.callbacks.written_rows import rows_written_by
 from lightning_ding.checkpoints.folder import is_newest
+from lightning_ding.utils.private_api import observe_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -95,20 +96,8 @@ _checkpoints: WeakKeyDictionary[Trainer, str | None] = WeakKeyDictionary()
 
 
 def note_checkpoint(trainer: Trainer) -> None:
-    """Note from which checkpoint a Trainer resumes as soon as it has chosen it. Calling it again changes nothing.
-
-    Lightning 2.6 sets ``Trainer.ckpt_path`` only after the loggers have begun their runs. It has no public hook before.
-    """
-    connector: Any = trainer._checkpoint_connector
-    if hasattr(connector, "_select_ckpt_path"):  # otherwise only a run that the user has chosen can be continued
-        connector._select_ckpt_path = partial(_select, trainer)
-
-
-def _select(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-    connector = trainer._checkpoint_connector
-    path = type(connector)._select_ckpt_path(connector, *args, **kwargs)
-    _checkpoints[trainer] = None if path is None else str(path)
-    return path
+    """Note from which checkpoint a Trainer resumes as soon as it has chosen it. Calling it again changes nothing."""
+    observe_checkpoint(trainer, partial(_checkpoints.__setitem__, trainer))
 
 
 def _runs_of(checkpoint: Path) -> list[RunName] | None:

@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from lightning_ding.callbacks.diagnosis import Diagnosis
 from lightning_ding.config import require
+from lightning_ding.utils.private_api import LOGGER_CONNECTOR
 from lightning_ding.utils.protocols import run_data
 from lightning_ding.utils.ranks import sum_over_ranks
 from lightning_ding.utils.run_facts import Facts, facts_of
@@ -296,9 +297,9 @@ class _TrainerView(_View):
     def loggers(self) -> list[_LoggerView]:
         return [_LoggerView(logger, self._progress) for logger in self._viewed.loggers]
 
-    @property
-    def _logger_connector(self) -> _LoggerView:
-        return _LoggerView(self._viewed._logger_connector, self._progress)
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return _LoggerView(value, self._progress) if name == LOGGER_CONNECTOR else value
 
 
 class _LoggerView(_View):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.layers import is_plain
+from lightning_ding.utils.private_api import is_plain
 
 CORES: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -57,9 +57,7 @@ class RecurrentCore(nn.Module):
 
     def first_state(self, batch_size: int) -> Tensor:
         """Return the state at the start of an episode, zeros of shape (B, S)."""
-        weight = next(iter(self.rnn._parameters.values()), None)
-        if weight is None:  # a wrapped or a quantised layer
-            weight = next(self.parameters(), torch.empty(0))
+        weight = next(self.parameters(), torch.empty(0))  # a quantised layer has none
         return weight.new_zeros(batch_size, self.state_size)
 
     def forward(self, x: Tensor, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:

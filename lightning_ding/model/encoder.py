@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from lightning_ding.config import nearest, require, require_type
 from lightning_ding.model.features import Described, create_features, is_described
-from lightning_ding.model.layers import apply_layer, apply_linear
 from lightning_ding.registry import ENCODER_REGISTRY
 
 ObsShape = int | Sequence[int] | Mapping[str, Any]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu_,  # in place: the backward pass of a linear layer does not need its output
-    "tanh": torch.tanh_,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
     "elu": F.elu,
     "gelu": F.gelu,
     "silu": F.silu,
@@ -33,7 +32,7 @@ VECTOR_SIZES = (128, 128, 64)
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation by name; it may work in place.
+    """Return an activation by name.
 
     Raises:
         ValueError: If the name is unknown.
@@ -43,7 +42,7 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class MLP(nn.Module):
-    """Linear layers with activations between them; :func:`apply_linear` says how they are called.
+    """Linear layers with activations between them.
 
     Args:
         sizes: Widths of the input and of each layer.
@@ -67,9 +66,9 @@ class MLP(nn.Module):
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
         for number, layer in enumerate(self.layers):
-            x = apply_linear(layer, x)
+            x = layer(x)
             if number < self.activated_layers:
-                x = self.activate(x if norms is None else apply_layer(norms[number], nn.LayerNorm, x))
+                x = self.activate(x if norms is None else norms[number](x))
         return x
 
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP, activation_function
-from lightning_ding.model.layers import apply_layer
 from lightning_ding.registry import ENCODER_REGISTRY
 
 IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)
@@ -165,8 +164,8 @@ class ConvEncoder(nn.Module):
         if torch.is_grad_enabled():  # otherwise the order of the axes makes no difference
             x = channels_last_on_cpu(x)
         for number, convolution in enumerate(self.convolutions):
-            x = apply_layer(convolution, nn.Conv2d, x)
-            x = self.activate(x if norms is None else apply_layer(norms[number], nn.GroupNorm, x))
+            x = convolution(x)
+            x = self.activate(x if norms is None else norms[number](x))
         x = x if self.pool is None else self.pool(x)
         return cast(Tensor, self.linear(x.flatten(1)))
 
@@ -287,9 +286,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, shape (B, C, H, W), for images of the same shape."""
-        y = x.clone()  # an activation may work in place
+        y = x
         for convolution in self.convolutions:
-            y = apply_layer(convolution, nn.Conv2d, self.activate(y))
+            y = convolution(self.activate(y))
         return x + y
 
 
@@ -339,4 +338,4 @@ class ImpalaEncoder(nn.Module):
         x = channels_last_on_cpu(self.image(obs))
         for convolution, blocks in zip(self.convolutions, self.blocks, strict=True):
             x = blocks(F.max_pool2d(convolution(x), 3, stride=2, padding=1))
-        return cast(Tensor, self.linear(self.activate(x.flatten(1).clone())))
+        return cast(Tensor, self.linear(self.activate(x.flatten(1))))

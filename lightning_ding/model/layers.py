@@ -1,4 +1,4 @@
-"""How the layers of networks are called, and how they are switched to evaluation mode.
+"""How the layers of networks are found, and how they are switched to evaluation mode.
 
 Whatever is not differentiated is computed in evaluation mode. In training mode, a batch norm normalises by its batch
 and a dropout leaves out units, so the values of two batches could not be compared: targets and advantages would be
@@ -13,14 +13,10 @@ from types import TracebackType
 from typing import Any, TypeGuard
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-HOOKS_OF_ALL = [
-    getattr(nn.modules.module, f"_global_{kind}_hooks")
-    for kind in ("forward", "forward_pre", "backward", "backward_pre")
-]
-"""Hooks of all modules of the process, by their ids; torch changes these dicts in place."""
+from lightning_ding.utils.private_api import has_forward_hooks
+
 NEUTRAL: frozenset[type[nn.Module]] = frozenset(
     {
         *(nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Flatten),
@@ -34,43 +30,6 @@ OWN = "lightning_ding.model."
 """Modules of classes defined here do not depend on the mode themselves, only through the layers that they hold."""
 
 
-def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a call of a layer does nothing but compute: its class is exactly ``kind``, and it has no hooks."""
-    own = layer.__dict__  # attributes of a module are slow to read
-    return not (
-        type(layer) is not kind
-        or own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or "forward" in own
-        or "_compiled_call_impl" in own
-        or any(HOOKS_OF_ALL)
-    )
-
-
-def apply_layer(layer: nn.Module, kind: type[nn.Module], x: Tensor, *args: Any) -> Tensor:
-    """Return ``layer(x, *args)``, which the caller may change in place.
-
-    It is a copy unless the layer is a plain one of the class ``kind``: hooks may keep the output, and the backward pass
-    of a layer of the user may need it.
-    """
-    output: Tensor = layer(x, *args)
-    return output if is_plain(layer, kind) else output.clone()
-
-
-def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return ``layer(x)``, which the caller may change in place; see :func:`apply_layer`.
-
-    A plain ``nn.Linear`` is computed without the call, which takes two microseconds, as much as a small layer itself.
-    All other layers are called: those with hooks, parametrizations, pruned or quantised weights, and those of users.
-    """
-    weights = layer.__dict__["_parameters"]
-    if is_plain(layer, nn.Linear) and "weight" in weights:
-        return F.linear(x, weights["weight"], weights["bias"])
-    return apply_layer(layer, nn.Linear, x)
-
-
 def depends_on_mode(module: nn.Module) -> bool:
     """Return whether the output of a module, apart from those inside it, may depend on its mode.
 
@@ -79,7 +38,7 @@ def depends_on_mode(module: nn.Module) -> bool:
     kind = type(module)
     is_known = kind in NEUTRAL or kind.__module__.startswith(OWN)
     has_dropout = isinstance(module, nn.RNNBase) and module.dropout > 0
-    return not is_known or has_dropout or bool(module._forward_pre_hooks or module._forward_hooks)
+    return not is_known or has_dropout or has_forward_hooks(module)
 
 
 def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
@@ -87,10 +46,7 @@ def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
 
     The weights of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
     """
-    if type(layer) is not nn.Linear:
-        return False
-    own = layer.__dict__["_parameters"]
-    return own.get("weight") is not None and own.get("bias") is not None
+    return type(layer) is nn.Linear and all(isinstance(one, nn.Parameter) for one in (layer.weight, layer.bias))
 
 
 def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | None:

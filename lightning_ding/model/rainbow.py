@@ -22,7 +22,6 @@ from lightning_ding.config import require
 from lightning_ding.model.c51 import categorical_output, make_support
 from lightning_ding.model.encoder import ObsShape, activation_function, encoder_for
 from lightning_ding.model.heads import check_action_shape, duel, full_precision, head_size
-from lightning_ding.model.layers import apply_layer
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -156,9 +155,9 @@ class NoisyMLP(nn.Module):
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         last, norms = len(self.layers) - 1, self.norms
         for number, layer in enumerate(self.layers):
-            x = apply_layer(layer, NoisyLinear, x, noisy)
+            x = layer(x, noisy)
             if number < last:
-                x = self.activate(x if norms is None else apply_layer(norms[number], nn.LayerNorm, x))
+                x = self.activate(x if norms is None else norms[number](x))
         return full_precision(x)
 
     def reset_noise(self, rng: np.random.Generator) -> None:

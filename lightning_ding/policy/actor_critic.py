@@ -26,10 +26,10 @@ from lightning_ding.config import require
 from lightning_ding.model.layers import has_own_weights, output_layer
 from lightning_ding.policy.actor_policy import ActorModelConfig
 from lightning_ding.policy.base.config import WITHOUT_SDE
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.policy import ConfigT
 from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
 from lightning_ding.policy.state_dependent_exploration import SDEModelConfig, explores_by_state, uses_sde, with_noise
 from lightning_ding.rl.value_scales import CriticScale
@@ -257,7 +257,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
             mean = action["action_args"] if isinstance(action, Mapping) else action
             minibatch["mean_noise"] = torch.from_numpy(self.rng.uniform(-alpha, alpha, tuple(mean.shape))).to(mean)
         if not self.config.learn.has_two_rates:
-            return super()._update(minibatch)
+            return self.updater.minimise(self.loss, minibatch)
         actor = self.updater.minimise(self.loss_of_actor, minibatch)
         critic = self.updater.minimise(self.loss_of_critic, minibatch, 1)
         return {**critic, **actor, "total_loss": actor["total_loss"] + critic["total_loss"]}

@@ -22,7 +22,7 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.actor_policy import ActorModelConfig, ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
-from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY

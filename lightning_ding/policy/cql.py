@@ -28,9 +28,8 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
-from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
-from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import Batch
 from lightning_ding.policy.sac import SACConfig, SACLearnConfig, SACPolicy
 from lightning_ding.registry import POLICY_REGISTRY

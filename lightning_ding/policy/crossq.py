@@ -26,7 +26,7 @@ from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.model.batch_renorm import update_layers
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.qac import Batch, ContinuousNetworkConfig
 from lightning_ding.policy.sac import SACLearnConfig, SACPolicy, SoftConfig
 from lightning_ding.registry import POLICY_REGISTRY

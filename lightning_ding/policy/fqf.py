@@ -23,9 +23,8 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
-from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.iqn import IQNModelConfig
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNLearnConfig, QRDQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from lightning_ding.config import require
+from lightning_ding.policy.base.config import GradClip
+from lightning_ding.policy.base.non_finite import read_dump
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import config_of_file
-from lightning_ding.policy.base.update.dump import read_dump
-from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -48,7 +48,7 @@ class Dump:
         """
         require(bool(self.batch), "batch", "that of a learn_mode.forward or of a minimise", self.batch)
         if self.loss_name is None:
-            output = self.policy.learner.update(self.batch, is_raw=False)
+            output = self.policy._learn(self.batch, is_raw=False)
             self.policy.updater.guard.look()
             return output
         loss = getattr(self.policy, self.loss_name)

@@ -23,7 +23,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import Batch
 from lightning_ding.policy.weighted_actor import WeightedActorConfig, WeightedActorLearnConfig, WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY

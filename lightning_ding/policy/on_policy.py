@@ -16,10 +16,10 @@ from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
+from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.policy.base.policy import ConfigT
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.utils.modes import IS_FIRST, STATE, not_implemented
 from lightning_ding.utils.ranks import min_over_ranks

@@ -21,8 +21,8 @@ from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
 from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import NetworkConfig
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
-from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy
 from lightning_ding.search_spaces import LogUniform, searched
 from lightning_ding.utils.modes import not_implemented

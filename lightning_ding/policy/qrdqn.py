@@ -22,7 +22,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.q_learning import (
     QLearningConfig,
     QLearningLearnConfig,

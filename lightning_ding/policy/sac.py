@@ -26,9 +26,8 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.base.config import WITHOUT_SDE, PolicyConfig
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
-from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.base.config import NO_CLIP, WITHOUT_SDE, PolicyConfig
+from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import (
     Batch,
     ContinuousNetworkConfig,

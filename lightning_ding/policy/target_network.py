@@ -78,7 +78,8 @@ class TargetUpdate:
 @torch.no_grad()
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:
     """Copy every parameter and buffer of ``source`` into ``target`` (Mnih et al. 2015)."""
-    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+    for kept, new in zip(target.parameters(), source.parameters(), strict=True):
+        kept.copy_(new)
     _copy_buffers(source, target)
 
 
@@ -93,7 +94,8 @@ def polyak_update(source: nn.Module, target: nn.Module, theta: float) -> None:
         target: The target network.
         theta: Weight of the source, in (0, 1]; 1 copies it.
     """
-    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), theta)
+    for kept, new in zip(target.parameters(), source.parameters(), strict=True):
+        kept.lerp_(new, theta)
     _copy_buffers(source, target)
 
 

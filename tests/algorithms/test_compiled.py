@@ -11,7 +11,7 @@ import torch
 from lightning import Trainer, seed_everything
 from torch.testing import assert_close
 
-from lightning_ding.policy.base.update import inductor
+from lightning_ding.utils import private_api
 from tests.algorithms import half_batches_script
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
 
@@ -40,7 +40,7 @@ def test_graph_of_every_loss_equals_the_loss(
     def not_compiled(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
         return lambda tensors: graph(*tensors)
 
-    monkeypatch.setattr(inductor, "_compile", not_compiled)
+    monkeypatch.setattr(private_api, "_compile", not_compiled)
     check(name, make_trainer, caplog)
 
 

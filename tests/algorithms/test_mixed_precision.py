@@ -120,7 +120,7 @@ def learned(name: str, model: Config, cache_enabled: bool) -> Tensor:
     data = transitions(policy)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache_enabled):
         for _ in range(1 if policy.on_policy else 2):
-            policy.learner.update(dict(data))
+            policy._learn(dict(data))
     return parameters_to_vector(policy.model.parameters()).detach()
 
 

@@ -46,7 +46,7 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("discrete_sac", "collect.sde_sample_freq"),
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
-# gives the numbers of an eager one, which tests/policy/base/update/test_updater.py asserts; full_std needs actions of
+# gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
 # several dimensions, see tests/policy/test_on_policy.py.
 LEFT_OUT = (
     "collect.collector.",

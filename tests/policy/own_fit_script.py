@@ -14,7 +14,7 @@ import torch
 from lightning import Trainer, seed_everything
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy.base.update import rank_weights
+from lightning_ding.policy.base import rank_weights
 from tests.policy.own_policies import DrawsByItself, OwnUpdates
 from tests.policy.own_ranks_script import Messages
 

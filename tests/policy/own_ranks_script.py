@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from lightning_ding.callbacks.metrics import _over_ranks
+from lightning_ding.policy.base import rank_weights
 from lightning_ding.policy.base.metrics import MeanMetrics
-from lightning_ding.policy.base.update import rank_weights
 from tests.policy.own_policies import AveragedUpdates, OwnUpdates
 
 EPOCH = 3  # rounds

@@ -74,6 +74,6 @@ def test_rollout_is_passed_over_once() -> None:
     ids = {"env_id": torch.zeros(2).long(), "episode_id": torch.zeros(2).long(), "log_prob": torch.zeros(2)}
     steps = {"obs": torch.tensor([0.0, 1.0]), "next_obs": torch.tensor([1.0, 0.0]), "action": torch.tensor([1, 0])}
     flags_of = {"terminated": flags, "truncated": ~flags & flags}
-    policy.learner.update(steps | ids | flags_of | {"reward": torch.ones(2)})
+    policy._learn(steps | ids | flags_of | {"reward": torch.ones(2)})
     assert policy.progress.train_iter == 2
     assert policy.get_attribute("update_per_collect") == 128  # of n_sample 128 in minibatches of 1

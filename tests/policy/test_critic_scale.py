@@ -150,7 +150,7 @@ def test_a_network_without_a_named_output_layer_keeps_its_values(
     with torch.no_grad():
         before, actor = policy._returns_of(policy._values(obs)), policy.model.compute_actor(obs)["logit"]
     for reward in (-900.0, 3.0):
-        policy.learner.update(make_rollout(reward))
+        policy._learn(make_rollout(reward))
         with torch.no_grad():
             assert_close(policy._returns_of(policy._values(obs)), before, rtol=1e-3, atol=2e-2)
             assert_close(policy.model.compute_actor(obs)["logit"], actor)

@@ -90,11 +90,11 @@ def schedule_changes(section: str, beside: Config) -> dict[str, tuple[Config, An
 
 
 ELSEWHERE = {
-    "compile": "tests/policy/base/update/test_compiled.py",
+    "compile": "tests/policy/base/test_compiled.py",
     "eval.evaluator": "tests/datamodules/test_rollout.py",
     "reward_model": "tests/reward_model/test_options.py",
 }
-ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
+ELSEWHERE |= {"on_non_finite": "tests/policy/base/test_non_finite.py"}
 """Options whose effect is tested in another file."""
 LAYER = {"actor_head_layer_num": 1}
 SMALL: Config = {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 5}}, "learn": {"epoch_per_collect": 2}}
@@ -348,7 +348,7 @@ def test_actions_are_drawn_with_the_policys_own_seed_alone(policy_class: PolicyC
     assert torch.equal(drawn(5, others=2), first)
     assert not torch.equal(drawn(6, others=1), first)
     torch_rng, numpy_rng = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    policy.learner.update(make_rollout(policy))
+    policy._learn(make_rollout(policy))
     assert torch.equal(torch.get_rng_state(), torch_rng)
     assert np.random.get_state()[1].tolist() == numpy_rng  # type: ignore[index]
 
@@ -516,7 +516,7 @@ def test_pass_uses_every_row_once_in_minibatches_of_nearly_one_size(
 
     policy.updater.minimise = spy
     rollout = make_rollout(policy, size)
-    policy.learner.update(rollout)
+    policy._learn(rollout)
     passes = 10 if policy_class is PPOPolicy else 1
     assert [nested.length(batch) for batch in seen] == sizes * passes
     assert policy.progress.train_iter == len(sizes) * passes
@@ -534,6 +534,6 @@ def test_gradient_is_clipped_to_its_norm(policy_class: PolicyClass) -> None:
     one_pass = {"epoch_per_collect": 1} if policy_class is PPOPolicy else {}
     policy = make_policy(policy_class, {"learn": {"grad_clip_norm": 0.01, "batch_size": None, **one_pass}})
     policy._minibatches = lambda data, one=policy._minibatches: [next(one(data))]
-    policy.learner.update(make_rollout(policy))
+    policy._learn(make_rollout(policy))
     moments = [state["exp_avg"] for state in policy.updater.optimizers[0].state.values()]  # 0.1 times the gradient
     assert torch.cat([one.reshape(-1) for one in moments]).norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)

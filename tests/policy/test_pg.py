@@ -120,6 +120,6 @@ def test_an_episode_that_begins_does_not_repeat_the_draws() -> None:
 
 def test_policy_learns_from_whole_episodes() -> None:
     policy = make_policy(learn={"learning_rate": 0.1})
-    policy.learner.update(make_rollout([False, False, True, False, True], [False] * 5))
+    policy._learn(make_rollout([False, False, True, False, True], [False] * 5))
     assert policy.progress.train_iter == 1
     assert (policy.get_attribute("n_episode"), policy.get_attribute("n_sample")) == (8, None)

@@ -255,7 +255,7 @@ def test_advantages_are_those_of_the_newest_critic_in_each_pass_if_asked_for(rec
     policy = make_policy(batch_size=None, epoch_per_collect=3, learning_rate=0.1, value_weight=1.0)
     policy.config = dataclasses.replace(policy.config, recompute_adv=recompute, discount_factor=0.5)
     seen, critics = watch(policy), policy_values(policy)
-    policy.learner.update(make_rollout([1.0]))
+    policy._learn(make_rollout([1.0]))
     assert len(seen) == 3
     for critic, batch in zip(critics, seen, strict=False):
         newest = critic if recompute else VALUE
@@ -271,7 +271,7 @@ def test_critic_predicts_returns_divided_by_their_root_mean_square_and_values_st
     seen = watch(policy)
     rollout = make_rollout([4.0, 0.0], terminated_at=0)
     rollout["terminated"][1] = True
-    policy.learner.update(dict(rollout))
+    policy._learn(dict(rollout))
     # both steps are terminal, so the returns are the rewards 4 and 0, and the advantages 4 - 1 and 0 - 3
     size = 8**0.5  # root of (16 + 0) / 2
     for batch in seen:  # in both passes
@@ -279,7 +279,7 @@ def test_critic_predicts_returns_divided_by_their_root_mean_square_and_values_st
         assert sorted(batch["value"].tolist()) == pytest.approx([1 / size, 3 / size])
         assert sorted(batch["advantage"].tolist()) == pytest.approx([-3.0, 3.0])
     assert policy.return_statistics.count == 2
-    policy.learner.update({**rollout, "reward": torch.tensor([8.0, 0.0])})
+    policy._learn({**rollout, "reward": torch.tensor([8.0, 0.0])})
     size = ((16 + 64) / 4) ** 0.5
     assert policy.return_statistics.root_mean_square.item() == pytest.approx(size)
     assert sorted(seen[2]["return"].tolist()) == pytest.approx([0.0, 8 / size])
@@ -304,19 +304,19 @@ def test_targets_of_returns_that_hardly_vary_stay_small() -> None:
     seen = watch(policy)
     rollout = make_rollout([-10.0, -10.0 + 1e-5], terminated_at=0)
     rollout["terminated"][1] = True
-    policy.learner.update(dict(rollout))
+    policy._learn(dict(rollout))
     assert seen[0]["return"].abs().max().item() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_value_statistics_grow_once_a_round_whatever_the_number_of_passes() -> None:
     policy = make_policy(batch_size=2, epoch_per_collect=3, value_norm=True)
-    policy.learner.update(make_rollout([1.0, 2.0, 3.0, 5.0]))
+    policy._learn(make_rollout([1.0, 2.0, 3.0, 5.0]))
     assert policy.return_statistics.count == 4
 
 
 def test_value_statistics_are_part_of_the_learning_state() -> None:
     policy, other = make_policy(value_norm=True), make_policy(value_norm=True)
-    policy.learner.update(make_rollout([1.0, 2.0, 3.0, 5.0]))
+    policy._learn(make_rollout([1.0, 2.0, 3.0, 5.0]))
     other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
     assert_close(other.return_statistics.state_dict(), policy.return_statistics.state_dict(), rtol=0, atol=0)
 
@@ -325,7 +325,7 @@ def test_value_statistics_are_part_of_the_learning_state() -> None:
 def test_advantages_are_standardised_in_each_minibatch(adv_norm: bool, is_standard: bool) -> None:
     policy = make_policy(batch_size=3, epoch_per_collect=1, adv_norm=adv_norm)
     seen = watch(policy, kl=[0.0] * 9)
-    policy.learner.update(make_rollout([1.0, -2.0, 3.0, 5.0, 0.5, 7.0]))
+    policy._learn(make_rollout([1.0, -2.0, 3.0, 5.0, 0.5, 7.0]))
     assert len(seen) == 2
     for batch in seen:
         is_so = torch.allclose(batch["advantage"].mean(), torch.zeros(()), atol=1e-6)
@@ -340,7 +340,7 @@ def test_advantages_are_standardised_in_each_minibatch(adv_norm: bool, is_standa
 def test_passes_end_when_the_policy_has_moved_too_far_on_average(target_kl: float | None, passes: int) -> None:
     policy = make_policy(batch_size=2, epoch_per_collect=4, target_kl=target_kl)
     seen = watch(policy, kl=[0.0, 0.2, 0.1, 0.5, 0.3, 0.3, 0.3, 0.3])
-    policy.learner.update(make_rollout([1.0, 2.0, 3.0, 4.0]))
+    policy._learn(make_rollout([1.0, 2.0, 3.0, 4.0]))
     assert len(seen) == 2 * passes
     assert policy.progress.train_iter == 2 * passes
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from lightning_ding import rl
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import PPOPolicy
-from lightning_ding.policy.base.update import inductor
+from lightning_ding.utils import private_api
 
 Config = dict[str, Any]
 GAUSSIAN: Config = {"action_space": "continuous", "action_shape": 1, "sigma_type": "fixed", "fixed_sigma_value": 1.0}
@@ -76,7 +76,7 @@ def test_with_symlog_targets_are_logarithms_and_advantages_are_in_units_of_the_r
     assert data["return"].tolist() == pytest.approx([math.log(8.0), -math.log(2.0)], rel=1e-5)
     data = learning_data(policy, make_rollout(policy, [1.0], ends=False))
     assert data["advantage"].tolist() == pytest.approx([1 + 0.5 * 3 - 3], rel=1e-5)
-    policy.learner.update(make_rollout(policy, [7.0, -1.0]))
+    policy._learn(make_rollout(policy, [7.0, -1.0]))
     assert policy.return_statistics.count == 0
 
 
@@ -85,21 +85,21 @@ def test_popart_trains_on_standardised_returns_and_keeps_values_when_their_stati
     policy.updater.minimise = lambda *args, **kwargs: {"approx_kl": torch.zeros(())}  # so only the statistics change
     rollout = make_rollout(policy, [1.0, 5.0])
     before = values(policy, rollout["obs"])
-    policy.learner.update(dict(rollout))
+    policy._learn(dict(rollout))
     # the mean is 3 and the standard deviation 2
     data = learning_data(policy, rollout)
     assert data["return"].tolist() == pytest.approx([-1.0, 1.0], rel=1e-5)
     assert_close(values(policy, rollout["obs"]), before, rtol=1e-5, atol=1e-5)
     assert_close(data["value"], (before - 3) / 2, rtol=1e-5, atol=1e-5)
     assert_close(data["advantage"], rollout["reward"] - before, rtol=1e-5, atol=1e-5)
-    policy.learner.update(make_rollout(policy, [9.0, 9.0, 9.0]))
+    policy._learn(make_rollout(policy, [9.0, 9.0, 9.0]))
     assert policy.return_statistics.mean.item() == pytest.approx(33 / 5)
     assert_close(values(policy, rollout["obs"]), before, rtol=1e-5, atol=1e-5)
 
 
 def test_popart_divides_by_no_less_than_a_smallest_deviation() -> None:
     policy = make_policy(value_norm="popart")
-    policy.learner.update(make_rollout(policy, [3.0, 3.0 + 1e-6]))
+    policy._learn(make_rollout(policy, [3.0, 3.0 + 1e-6]))
     assert learning_data(policy, make_rollout(policy, [4.0]))["return"].item() == pytest.approx(1e4, rel=1e-2)
 
 
@@ -121,7 +121,7 @@ def test_symexp_is_the_inverse_of_symlog() -> None:
 def test_every_scale_learns_the_value_of_a_constant_return(value_norm: Any) -> None:
     policy = make_policy(value_norm=value_norm, learning_rate=0.05, value_weight=1.0)
     for _ in range(100):
-        policy.learner.update(make_rollout(policy, [20.0, 20.0, 18.0, 22.0]))
+        policy._learn(make_rollout(policy, [20.0, 20.0, 18.0, 22.0]))
     assert values(policy, make_rollout(policy, [0.0] * 4)["obs"]).mean().item() == pytest.approx(20, abs=2)
 
 
@@ -226,7 +226,7 @@ def test_updates_draw_uniform_noise_and_acting_does_not(is_hybrid: bool) -> None
 
     policy.updater.minimise = spy
     for _ in range(2):
-        policy.learner.update(dict(rollout))
+        policy._learn(dict(rollout))
     first, second = (batch["mean_noise"] for batch in seen)
     assert first.shape == (400, 3)
     assert not torch.equal(first, second)
@@ -239,7 +239,7 @@ def test_updates_draw_uniform_noise_and_acting_does_not(is_hybrid: bool) -> None
 
 
 def test_options_together_learn_the_same_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inductor, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
+    monkeypatch.setattr(private_api, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
     model = GAUSSIAN | {"share_encoder": False}
     learn = {"rpo_alpha": 0.5, "value_norm": "popart", "learning_rate_actor": 0.01, "learning_rate_critic": 0.02}
     weights = []
@@ -249,7 +249,7 @@ def test_options_together_learn_the_same_in_compiled_code(monkeypatch: pytest.Mo
         policy: Any = PPOPolicy(deep_merge(base, {"learn": {**learn, "epoch_per_collect": 2, "batch_size": 4}}))
         policy.seed(0)
         for _ in range(2):
-            policy.learner.update(make_rollout(policy, [1.0, 5.0, -2.0, 3.0]))
+            policy._learn(make_rollout(policy, [1.0, 5.0, -2.0, 3.0]))
         assert (policy.updater.compile_seconds > 0) == compiles
         weights.append(dict(policy.model.state_dict()))
     assert_close(weights[0], weights[1], rtol=0, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
-from lightning_ding.policy.base.update import inductor
+from lightning_ding.utils import private_api
 from tests.algorithms.exact_resume_script import Series
 from tests.algorithms.table import make_datamodule, make_policy, state_of
 from tests.processes import run_ranks_of_lightning
@@ -101,7 +101,7 @@ def test_compiled_updates_give_the_numbers_of_eager_ones(
     def not_compiled(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
         return lambda tensors: graph(*tensors)
 
-    monkeypatch.setattr(inductor, "_compile", not_compiled)  # tests/policy/base/update/test_compiled.py compiles graphs
+    monkeypatch.setattr(private_api, "_compile", not_compiled)  # tests/policy/base/test_compiled.py compiles graphs
     weights = []
     for compiles in (False, True):
         torch.manual_seed(0)

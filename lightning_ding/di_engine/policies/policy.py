@@ -30,11 +30,11 @@ from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.round import RoundLearner
+from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.policy.base.trainer import count_optimizer_step
-from lightning_ding.policy.base.update.updater import average_gradients
 from lightning_ding.utils.attributes import PolicyAttributes
-from lightning_ding.utils.modes import CollectMode, not_implemented
+from lightning_ding.utils.modes import CollectMode, LearnMode, not_implemented
+from lightning_ding.utils.private_api import MODULES
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
@@ -144,43 +144,6 @@ class PerEnvSelector(ActionSelector):
         return self._normaliser.normalise_obs(nested.to(forms.as_floats(tensors), device))
 
 
-class ListLearner(RoundLearner):
-    """Calls ``_forward_learn`` with lists of samples, and counts its updates."""
-
-    def update(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
-        """Make the updates of one call, and return the means of the numbers that they report, as tensors.
-
-        A ``priority``, shape (B,), is that of the last one.
-        """
-        report = self.update_and_check(data, is_raw)
-        reports: Sequence[Mapping[str, Any]] = [report] if isinstance(report, Mapping) else report or []
-        numbers = [{name: float(value) for name, value in one.items() if _is_number(value)} for one in reports]
-        names = dict.fromkeys(name for one in numbers for name in one)
-        means = {name: torch.tensor([one[name] for one in numbers if name in one]).mean() for name in names}
-        is_kept = bool(reports) and self._policy.priority
-        priority = reports[-1].get("priority") if is_kept else None
-        return means if priority is None else means | {"priority": torch.as_tensor(priority).detach().float()}
-
-    def update_and_check(self, data: Any, is_raw: bool = True) -> Any:
-        """Return what the policy's ``_forward_learn`` returns for a list of samples, or for a batch."""
-        policy = self._policy
-        policy._require_field("learn")
-        if not policy.training:
-            policy.train()
-        samples = data
-        if isinstance(data, dict):
-            samples = forms.rows_of(policy.normaliser.normalise_batch(data) if is_raw else data)
-        report = policy._forward_learn(samples)
-        number = len(report) if isinstance(report, Sequence) else 1
-        trainer = policy.updater.fitting_trainer()
-        for _ in range(number if trainer is not None else 0):
-            count_optimizer_step(trainer)
-        policy.progress.train_iter += number
-        if policy.on_policy and policy.normaliser.is_on and isinstance(data, dict):
-            policy.normaliser.update(data)
-        return report
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
 
@@ -208,7 +171,6 @@ class ReferencePolicy(Policy[ReferenceConfig]):
     config_class: ClassVar[type[PolicyConfig]] = ReferenceConfig
     has_dict_config: ClassVar[bool] = True
     shape_names: ClassVar[tuple[str, ...]] = ()
-    _learner_class = ListLearner
     _selector_class = PerEnvSelector
     _action_selector: PerEnvSelector
     _cfg: EasyDict
@@ -243,7 +205,7 @@ class ReferencePolicy(Policy[ReferenceConfig]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; a network in a wrapper is a part of the policy all the same, for its device and state."""
-        modules = self.__dict__.get("_modules", {})
+        modules = self.__dict__.get(MODULES, {})
         if value is not None and not isinstance(value, nn.Module):
             if name in modules:
                 modules[f"{name}_wrapped"] = modules.pop(name)
@@ -251,6 +213,46 @@ class ReferencePolicy(Policy[ReferenceConfig]):
             if network is not None and all(one is not network for one in modules.values()):
                 modules[f"{name}_wrapped"] = network
         super().__setattr__(name, value)
+
+    # ------------------------------------------------------------------ learning
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The methods that a learner uses."""
+        return super().learn_mode._replace(forward=self._learn_list)
+
+    def _learn(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
+        """Make the updates of one call, and return the means of the numbers that they report, as tensors.
+
+        A ``priority``, shape (B,), is that of the last one.
+        """
+        report = self._learn_list(data, is_raw)
+        reports: Sequence[Mapping[str, Any]] = [report] if isinstance(report, Mapping) else report or []
+        numbers = [{name: float(value) for name, value in one.items() if _is_number(value)} for one in reports]
+        names = dict.fromkeys(name for one in numbers for name in one)
+        means = {name: torch.tensor([one[name] for one in numbers if name in one]).mean() for name in names}
+        is_kept = bool(reports) and self.priority
+        priority = reports[-1].get("priority") if is_kept else None
+        return means if priority is None else means | {"priority": torch.as_tensor(priority).detach().float()}
+
+    def _learn_list(self, data: Any, is_raw: bool = True) -> Any:
+        """Return what the policy's ``_forward_learn`` returns for a list of samples, or for a batch."""
+        self._require_field("learn")
+        if not self.training:
+            self.train()
+        samples = data
+        if isinstance(data, dict):
+            samples = forms.rows_of(self.normaliser.normalise_batch(data) if is_raw else data)
+        report: Any = self._forward_learn(samples)
+        number = len(report) if isinstance(report, Sequence) else 1
+        trainer = self.updater.fitting_trainer()
+        if trainer is not None:
+            for _ in range(number):
+                count_optimizer_step(trainer)
+        self.progress.train_iter += number
+        if self.on_policy and self.normaliser.is_on and isinstance(data, dict):
+            self.normaliser.update(data)
+        return report
 
     # ------------------------------------------------------------------ making the modes
 

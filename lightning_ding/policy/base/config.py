@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from lightning_ding.config import moved, require
 from lightning_ding.model.encoder import is_image
 from lightning_ding.model.features import is_described
-from lightning_ding.policy.base.update.gradient_clipping import GradClip
-from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.reward_model.config import RewardModelConfig
 from lightning_ding.utils.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
@@ -66,6 +65,18 @@ class NetworkConfig:
             return section
         options = {**(section.get("encoder_kwargs") or {}), "channels": widths[:-1], "feature_size": widths[-1]}
         return section | {"encoder_hidden_size_list": None, "encoder_kwargs": options}
+
+
+class GradClip(NamedTuple):
+    """Limits of the gradient of an update; None means no limit."""
+
+    norm: float | None = None
+    """Largest norm of the whole gradient, > 0."""
+    value: float | None = None
+    """Largest absolute value of each of its entries, > 0."""
+
+
+NO_CLIP = GradClip()
 
 
 @dataclass(frozen=True, kw_only=True)

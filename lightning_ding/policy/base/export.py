@@ -31,6 +31,7 @@ from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.predict import spaces_of_policy
 from lightning_ding.policy.base.recurrent import EnvStates
 from lightning_ding.policy.base.weights_file import write_weights
+from lightning_ding.utils.private_api import MODULE_DICTS
 
 Format = Literal["onnx", "torch_export", "safetensors"]
 STATE, NEXT_STATE = "state", "next_state"
@@ -132,7 +133,7 @@ def _is_own_form(policy: Any) -> bool:
 def _copy_on_cpu(policy: Any) -> Any:
     """Return a policy with copies of all weights on the CPU; it shares its other attributes with the given one."""
     other = copy.copy(policy)
-    held = {name: vars(policy)[name] for name in ("_modules", "_parameters", "_buffers")}
+    held = {name: vars(policy)[name] for name in MODULE_DICTS}
     vars(other).update(copy.deepcopy(held))
     return other.cpu()
 

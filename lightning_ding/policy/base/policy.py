@@ -27,22 +27,14 @@ from lightning_ding.policy.base.given_network import MissingNetwork, check_netwo
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
+from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
-from lightning_ding.policy.base.trainer import (
-    attached_trainer,
-    build_for_trainer,
-    call_transfer_hooks,
-    check_callbacks,
-    is_forked,
-    prepare_trainer,
-    with_stored_signature,
-)
-from lightning_ding.policy.base.update.updater import Updater, average_gradients
+from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
+from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
-from lightning_ding.utils.ranks import world_size
 
 if TYPE_CHECKING:
     from lightning_ding.policy.base.export import Format
@@ -85,7 +77,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     learn_function, collect_function = LearnMode, CollectMode
     eval_function, command_function = EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
-    _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
 
     def __init__(
@@ -106,7 +97,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self.has_loaded_weights = False  # of a trained policy, without its counters
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
-        self.learner = self._learner_class(self)
+        self.learner = RoundLearner(self)
         self.action_start = ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
         self._is_built = self._hands_over = False
@@ -122,10 +113,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Make what learning needs: target networks, and one optimizer for each loss in ``self.updater.optimizers``."""
 
     def _init_spaces(self) -> None:
-        """Read from ``config.model`` what depends on the env's spaces, apart from the network.
-
-        Called when the network is made, and again when an env provides values that the config leaves open.
-        """
+        """Read from ``config.model`` what depends on the env's spaces, whenever some of them become known."""
         self.action_start = ActionStart(self._model_section().get("action_start"))
 
     def _init_collect(self) -> None:
@@ -166,9 +154,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if world_size() > 1 and parameters:
-            average_gradients(parameters, parameters[0].new_zeros(()))
+        sync_gradients(model)
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
@@ -267,11 +253,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         return self
 
     def configure_model(self) -> None:
-        """Build the network from the spaces of the Trainer's datamodule (Lightning hook).
-
-        Raises:
-            RuntimeError: If neither the config nor a datamodule provides the spaces.
-        """
+        """Build the network from the spaces of the Trainer's datamodule, or raise RuntimeError (Lightning hook)."""
         build_for_trainer(self, self._action_selector)
 
     def _initialise(self, model: nn.Module | None) -> None:
@@ -331,6 +313,36 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Return the current learning rate of the first optimizer."""
         return float(self.updater.optimizers[0].param_groups[0]["lr"])
 
+    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
+        """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
+        minibatches, is_raw = self.learner.begin_round(batch)
+        for minibatch in minibatches:
+            if is_raw and self.updater.notes is not None:
+                self.updater.notes.data = minibatch
+            report = self._learn(minibatch, is_raw)
+            priority = report.pop("priority", None)
+            if priority is not None and minibatches is batch:
+                batch.update_priority(minibatch, priority)  # type: ignore[union-attr]
+        self.learner.end_round(batch, report, batch_idx)
+        return report
+
+    def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
+        """Make one update from a minibatch, rollout or list of transitions, raw or as ``learner.seen`` returned it."""
+        self._require_field("learn")
+        if not self.training:
+            self.train()
+        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
+        seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
+        guard.begin(seen)
+        report = self._forward_learn(seen)
+        guard.end()
+        if self.on_policy and self.normaliser.is_on:
+            self.normaliser.update(batch)  # after the update, because the policy acted without it
+        self.progress.train_iter += not self.on_policy  # on-policy algorithms count their minibatches themselves
+        if "priority" in report and not guard.look():  # the buffer waits for the device anyway
+            del report["priority"]  # it is not finite either; the transitions keep their priorities
+        return report
+
     def _collect(self, obs: Any, **kwargs: Any) -> Any:
         """Act with exploration on B observations, or on ``{env_id: observation}``."""
         self._require_field("collect")
@@ -353,11 +365,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         return predict(self, obs, deterministic)
 
     def actor(self, *, deterministic: bool = True) -> Actor:
-        """Return an object that acts with this policy and remembers what it saw, for one env or a batch of them.
-
-        Args:
-            deterministic: Act as in evaluations; otherwise as in training, with exploration.
-        """
+        """Return an object that acts and remembers what it saw, as in evaluations or, with exploration, in training."""
         from lightning_ding.policy.base.predict import Actor
 
         return Actor(self, deterministic)
@@ -407,6 +415,17 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self.learner.rewards.load_network_state(state)
         self.updater.load_state_dict(state)
 
+    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
+        foreign("checkpoint").load_ding_checkpoint(self, path)
+        self.has_loaded_weights = True
+
+    def scheduled_values(self) -> dict[str, float]:
+        """Return the current scheduled weights of the loss, by their names in ``learn``."""
+        return self.updater.schedules.values
+
+    # ------------------------------------------------------------------ Lightning's hooks
+
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what cannot work, and return the callbacks that the datamodule needs (Lightning hook)."""
         return prepare_trainer(self.trainer)
@@ -433,11 +452,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
         self.learner.begin_fit()
 
-    @with_stored_signature
-    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
-        """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
-        return self.learner.learn(batch, batch_idx)
-
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the episodes of an evaluation (Lightning hook); see :func:`log_episodes`."""
         log_episodes(self, "eval", batch)
@@ -456,10 +470,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def teardown(self, stage: str) -> None:
         """Act in full precision again, and let a forked rank hand over its state (Lightning hook)."""
-        trainer = attached_trainer(self)
-        self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
+        self._hands_over = stage == "fit" and is_forked_rank(self)
         self._action_selector.precision = nullcontext
-        call_transfer_hooks(self)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
@@ -469,15 +481,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
         return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
-
-    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
-        foreign("checkpoint").load_ding_checkpoint(self, path)
-        self.has_loaded_weights = True
-
-    def scheduled_values(self) -> dict[str, float]:
-        """Return the current scheduled weights of the loss, by their names in ``learn``."""
-        return self.updater.schedules.values
 
 
 CommandModePolicy = Policy

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
-from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
+from lightning_ding.policy.base.config import NO_CLIP
+from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.utils.ranks import mean_over_ranks
 

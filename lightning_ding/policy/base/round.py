@@ -1,4 +1,4 @@
-"""A round of training: the minibatches that a policy learns from, and how it learns from them.
+"""A round of training: the minibatches that a policy learns from, and what is done before and after its updates.
 
 Shapes: B batch, U minibatches of a round.
 """
@@ -6,18 +6,16 @@ Shapes: B batch, U minibatches of a round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
+from lightning_ding.policy.base.rank_weights import WeightComparison
 from lightning_ding.policy.base.rewards import RewardLearner
-from lightning_ding.policy.base.trainer import shorten_rounds
-from lightning_ding.policy.base.update.rank_weights import WeightComparison
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
-from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
@@ -41,7 +39,7 @@ class Round(Protocol):
 
 
 class RoundLearner:
-    """Makes the updates of a policy from rounds of minibatches, or from single minibatches.
+    """What surrounds the updates of a round: rewards to learn from, metrics, schedules and comparisons.
 
     Args:
         policy: The policy that learns, a :class:`Policy`.
@@ -67,7 +65,6 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        shorten_rounds(trainer, policy)
         self._comparison.begin_fit()
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
@@ -80,29 +77,46 @@ class RoundLearner:
         """Measure the next round, and add what was found to the metrics; see :func:`vitals`."""
         self._policy.updater.notes = RoundNotes()
 
-    def learn(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
-        """Make one update for each minibatch of a round; see :meth:`Policy.training_step`."""
-        policy, guard = self._policy, self._policy.updater.guard
-        skipped_before = guard.skipped_updates
+    def begin_round(self, batch: Any) -> tuple[Iterable[Any], bool]:
+        """Set the scheduled values, train the reward model, and prepare the minibatches of a round for the updates.
+
+        Args:
+            batch: The argument of ``training_step``, a :class:`Round` or a single minibatch.
+
+        Returns:
+            The minibatches, and whether they still have to be normalised.
+        """
+        policy = self._policy
+        self._skipped_before = policy.updater.guard.skipped_updates
         policy.updater.apply_schedules(self._position)
         if isinstance(batch, (Mapping, Sequence)):
-            output = self.update(batch)
-            output.pop("priority", None)
-        else:
-            if self.rewards.model is not None:
-                self.rewards.train()
-            batch.prepare(lambda data: policy._prepare_round(self._seen(data)))
-            output = self._update_in_turn(batch)
+            return [batch], True
+        if self.rewards.model is not None:
+            self.rewards.train()
+        batch.prepare(lambda data: policy._prepare_round(self.seen(data)))
+        return batch, batch.drawn is None
+
+    def seen(self, batch: Batch) -> Batch:
+        """Return stored transitions with normalised observations, and with the rewards to learn from."""
+        policy, rewards = self._policy, self.rewards
+        normal: Batch = policy.normaliser.normalise_batch(batch)
+        if rewards.model is None:
+            return normal
+        return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
+
+    def end_round(self, batch: Any, report: dict[str, Any], batch_idx: int) -> None:
+        """Add the report of the last update to the metrics, and step and compare what is due after a round."""
+        policy, guard = self._policy, self._policy.updater.guard
         if guard.look() or guard.mode == "warn":
-            policy.metrics.add(output if self.rewards.model is None else {**output, **self.rewards.pop_report()})
+            policy.metrics.add(report if self.rewards.model is None else {**report, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
-            policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
+            skipped = guard.skipped_updates - self._skipped_before
+            policy.metrics.add({"skipped_updates": torch.tensor(float(skipped))})
         if policy.updater.notes is not None:
-            policy.metrics.add(self._measure(batch, output))
+            policy.metrics.add(self._measure(batch, report))
         self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
         self._comparison.after_round(policy, batch_idx)
-        return output
 
     @torch.no_grad()
     def _measure(self, batch: Any, report: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -124,57 +138,10 @@ class RoundLearner:
             return {}
         return {name: value for name, value in found.items() if name not in report}  # which is of every update
 
-    def _update_in_turn(self, batch: Round) -> dict[str, Any]:
-        is_raw = batch.drawn is None  # otherwise it was normalised when it was prepared
-        notes = self._policy.updater.notes
-        for minibatch in batch:
-            if notes is not None and is_raw:
-                notes.data = minibatch
-            output = self.update(minibatch, is_raw)
-            priority = output.pop("priority", None)
-            if priority is not None:
-                batch.update_priority(minibatch, priority)
-        return output
-
-    def update(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
-        """Make one update, and return the metrics that the algorithm reports.
-
-        A rollout is added to the statistics of observations after the update, because the policy acted without it.
-
-        Args:
-            data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
-            is_raw: Whether the data still have to be normalised.
-
-        Raises:
-            NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
-        """
-        policy, guard = self._policy, self._policy.updater.guard
-        policy._require_field("learn")
-        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
-        if not policy.training:
-            policy.train()
-        normal = self._seen(batch) if is_raw else batch
-        guard.begin(normal)
-        output: dict[str, Any] = policy._forward_learn(normal)
-        guard.end()
-        if policy.on_policy and policy.normaliser.is_on:
-            policy.normaliser.update(batch)
-        policy.progress.train_iter += not policy.on_policy  # on-policy algorithms count their minibatches themselves
-        if "priority" in output and not guard.look():  # the buffer waits for the device anyway
-            del output["priority"]  # it is not finite either; the transitions keep their priorities
-        return output
-
-    def _seen(self, batch: Batch) -> Batch:
-        """Return stored transitions with normalised observations, and with the rewards to learn from."""
-        policy, rewards = self._policy, self.rewards
-        normal: Batch = policy.normaliser.normalise_batch(batch)
-        if rewards.model is None:
-            return normal
-        return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
-
-    def update_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Make one update, and check at once whether it was finite, which waits for the device; see :meth:`update`."""
-        self._policy.updater.apply_schedules(self._policy.progress.position)
-        output = self.update(data)
-        self._policy.updater.guard.look()
-        return output
+    def update_and_check(self, data: Any) -> dict[str, Any]:
+        """Make one update of the policy, and check at once whether it was finite, which waits for the device."""
+        policy = self._policy
+        policy.updater.apply_schedules(policy.progress.position)
+        report: dict[str, Any] = policy._learn(data)
+        policy.updater.guard.look()
+        return report

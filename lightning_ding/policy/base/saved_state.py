@@ -13,13 +13,12 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
-
 from lightning_ding.config import MARK, nearest, require, to_dict
 from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
 from lightning_ding.registry import NotRegisteredError, ask_for, not_imported, only_imported
+from lightning_ding.utils.private_api import INSTANTIATOR, only_on_class
 
 SPACES = "env_spaces"
 """Key of the observation and the action space of one env in a checkpoint."""
@@ -131,12 +130,12 @@ def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
         changes = cfg if cfg is None or isinstance(cfg, Mapping) else to_dict(cfg)
         is_of_user = hparams_file is not None
         given = {**kwargs, "weights_only": weights_only is not False}
-        given["_instantiator"] = None  # otherwise Lightning calls a function that the file names
+        given[INSTANTIATOR] = None  # otherwise Lightning calls a function that the file names
         with nullcontext() if is_of_user else config_of_file(), _changing(changes):
             load = super(owner, cls).load_from_checkpoint
             return load(checkpoint_path, map_location, hparams_file, strict, **given)
 
-    owner.load_from_checkpoint = _restricted_classmethod(load_from_checkpoint)
+    owner.load_from_checkpoint = only_on_class(load_from_checkpoint)
     return policy_class
 
 

@@ -2,10 +2,9 @@
 
 docs/lightning.md has the table of flags and callbacks.
 
-Inside a fit, ``manual_backward`` and a wrapped optimizer's ``step`` call six hooks of every callback and of the module.
-That took 0.15 ms of an update of 1.2 ms (Lightning 2.6.6, CPU, three callbacks), in most runs without one of them being
-there. When nothing implements them, the backward and the step are done directly and only ``global_step`` is counted,
-which no public method of Lightning does.
+Inside a fit, ``manual_backward`` and a wrapped optimizer's ``step`` call six hooks of every callback and of the module,
+in most runs without one of them being there. When nothing implements them, the backward and the step are done directly
+and only ``global_step`` is counted, which no public method of Lightning does. With the hooks W1 takes 25 % longer.
 
 With ``strategy="ddp_notebook"``, Lightning 2.6 saves ``state_dict()`` of the module in rank zero when a fit is over,
 and loads it in the process that called ``fit``. The network may not exist there yet, because the ranks make it from the
@@ -15,13 +14,12 @@ counters as well.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 from gymnasium import spaces
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BasePredictionWriter,
@@ -38,14 +36,13 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher  # 2.6 has no public name for it
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lightning_ding.policy.base.given_network import no_network
+from lightning_ding.utils.private_api import checkpoint_option, starts_processes
 from lightning_ding.utils.protocols import HasSpaces, run_data
 
-MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 CHECKPOINT_DEFAULTS: dict[str, Any] = {"every_n_train_steps": 0, "train_time_interval": None}
 CHECKPOINT_TIMES = "Lightning counts no rounds and no time here; use every_n_epochs, and rounds_per_epoch of the data"
 REFUSED_CALLBACKS: dict[type[Callback], str] = {
@@ -107,7 +104,7 @@ def _judge(callback: Callback) -> tuple[str, str | None]:
     name = type(callback).__name__
     options = CHECKPOINT_DEFAULTS if isinstance(callback, ModelCheckpoint) else {}
     for option, default in options.items():
-        value = getattr(callback, f"_{option}", default)  # 2.6 has no public name for them
+        value = checkpoint_option(callback, option, default)
         if value != default:
             return f"{name}({option}={value!r})", CHECKPOINT_TIMES
     return name, next((advice for kind, advice in REFUSED_CALLBACKS.items() if isinstance(callback, kind)), None)
@@ -151,7 +148,7 @@ def check_trainer_flags(trainer: Trainer) -> None:
 def _flags_of_updates(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
     """Return whether each flag about updates is refused, and its value."""
     strategy, checkpoint_io = trainer.strategy, type(trainer.strategy.checkpoint_io)
-    is_spawned = isinstance(strategy.launcher, _MultiProcessingLauncher) and not is_forked(trainer)
+    is_spawned = starts_processes(strategy.launcher) and not is_forked(trainer)
     is_strategy = isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) and not is_spawned
     algorithm = trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value
     return {
@@ -200,70 +197,6 @@ def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
     return plain and not hooked and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
 
 
-class SilentProfiler(PassThroughProfiler):
-    """Lightning's default profiler, which records nothing, without a new context manager for each action.
-
-    A Trainer profiles some twenty actions in each round, which took 0.05 ms.
-
-    Example:
-        >>> profiler = SilentProfiler()
-        >>> with profiler.profile("training_step"):
-        ...     profiler.summary()
-        ''
-    """
-
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Return a context manager that does nothing."""
-        return _NOTHING
-
-
-_NOTHING = nullcontext()
-
-
-def shorten_rounds(trainer: Any, module: Any) -> None:
-    """Leave out what Lightning does in each round although nothing uses it: profiling, and moving batches on the CPU.
-
-    A default profiler is replaced by a :class:`SilentProfiler`; :func:`call_transfer_hooks` ends the rest.
-    """
-    if type(trainer.profiler) is PassThroughProfiler:
-        trainer.profiler = SilentProfiler()
-    skip_transfer_hooks(trainer, module)
-
-
-TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-
-
-def skip_transfer_hooks(trainer: Trainer, module: Any) -> None:
-    """Use batches as they are, where nothing implements or measures the hooks of their transfer: on the CPU.
-
-    Lightning looks up in each round who implements them, which took 0.1 ms. It calls them by ``_call_batch_hook`` of
-    the module, which is private (Lightning 2.6.6). :func:`call_transfer_hooks` ends this.
-    """
-    datamodule = trainer.datamodule  # type: ignore[attr-defined]
-    hooked = any(is_overridden(hook, module, parent=LightningModule) for hook in TRANSFER_HOOKS) or (
-        datamodule is not None
-        and any(is_overridden(hook, datamodule, parent=LightningDataModule) for hook in TRANSFER_HOOKS)
-    )
-    on_cpu = trainer.strategy.root_device.type == "cpu"
-    if on_cpu and not hooked and isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
-        module._call_batch_hook = _same_batch
-
-
-def call_transfer_hooks(module: Any) -> None:
-    """Call the hooks of a batch's transfer again."""
-    module.__dict__.pop("_call_batch_hook", None)
-
-
-def _same_batch(hook_name: str, batch: Any, *args: Any) -> Any:
-    return batch
-
-
-def with_stored_signature(method: MethodT) -> MethodT:
-    """Return the method with its signature: Lightning asks for it in each round, and finding it out takes 40 us."""
-    method.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
-    return method
-
-
 def announce_zero_grad(trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
     """Call ``on_before_zero_grad`` of callbacks and module, which Lightning skips in manual optimization."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -285,7 +218,13 @@ HANDED_OVER = "handed_over"
 def is_forked(trainer: Trainer) -> bool:
     """Return whether the ranks of a Trainer are forks of the process that called it, as in a notebook."""
     launcher: Any = trainer.strategy.launcher
-    return isinstance(launcher, _MultiProcessingLauncher) and launcher.is_interactive_compatible
+    return starts_processes(launcher) and launcher.is_interactive_compatible
+
+
+def is_forked_rank(module: LightningModule) -> bool:
+    """Return whether a module is the copy of a forked rank of its Trainer."""
+    trainer = attached_trainer(module)
+    return trainer is not None and is_forked(trainer)
 
 
 def acting_precision(trainer: Trainer | None) -> Callable[[], AbstractContextManager[None]]:

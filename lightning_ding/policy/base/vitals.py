@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_ding import nested
+from lightning_ding.utils.private_api import TorchDispatchMode
 
 ROWS = 256
 """Observations that pass through the network for a measurement."""

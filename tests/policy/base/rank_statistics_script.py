@@ -57,7 +57,7 @@ def learn(rank: int, target_kl: float | None) -> dict[str, Any]:
     policy = PPOPolicy({**CONFIG, "learn": {**CONFIG["learn"], "target_kl": target_kl, "learning_rate": 0.1}})
     policy.seed(rank)
     for _ in range(2):
-        policy.learner.update(rollout_of(rank))
+        policy._learn(rollout_of(rank))
     return {"state": policy.state_dict(), "train_iter": policy.progress.train_iter}
 
 

@@ -26,7 +26,7 @@ from lightning_ding.policy import (
     QLearningPolicy,
 )
 from lightning_ding.policy.base.config import LearnConfig
-from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.base.optimizers import OptimizerConfig
 from tests.policy.base.small_dqn import CFG, make_batch, make_policy, weights
 
 OBS_SPACE, ACTION_SPACE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)

@@ -12,8 +12,8 @@ from lightning import seed_everything
 from torch import Tensor, nn
 
 from lightning_ding.policy import A2CPolicy, DQNPolicy, SACPolicy
+from lightning_ding.policy.base.config import NO_CLIP
 from lightning_ding.policy.base.round import RoundLearner
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.vitals import (
     RoundNotes,
     _ActivationCounter,

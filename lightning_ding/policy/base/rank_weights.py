@@ -1,4 +1,4 @@
-"""Find out whether the weights of the ranks have become different, once in a while.
+"""Average the gradients of all ranks, and find out once in a while whether their weights have become different.
 
 Every rank begins with the same weights and makes the same steps, because :class:`Updater` averages the gradients. A
 ``_forward_learn`` with its own backward pass and its own optimizer step does not, unless it averages them itself.
@@ -9,10 +9,11 @@ Shapes: P parameters.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lightning_ding.policy.base.trainer import attached_trainer
@@ -89,3 +90,36 @@ def checksum(tensor: Tensor) -> Tensor:
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     bits = real.view(INTEGERS[real.element_size()]).long()
     return (bits * bits).add_(bits).sum()
+
+
+@torch.no_grad()
+def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
+    """Average the gradients and the loss over all ranks in one all-reduce.
+
+    A missing gradient counts as zero; a parameter without a gradient on any rank keeps none.
+
+    Args:
+        parameters: The same on every rank, in the same order.
+        loss: A scalar.
+
+    Returns:
+        The mean loss, a scalar, detached.
+    """
+    parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters]
+    has_gradient = parts[0].new_tensor([p.grad is not None for p in parameters])
+    flat = torch.cat([*parts, loss.detach().reshape(1), has_gradient])
+    dist.all_reduce(flat)
+    flat[: -len(parameters)] /= dist.get_world_size()
+    sizes = [*(len(part) for part in parts), 1, len(parameters)]
+    *means, mean_loss, contributors = cast("tuple[Tensor, ...]", flat.split(sizes))
+    for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+        if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
+            parameter.grad = mean.view_as(parameter)
+    return mean_loss.reshape(())
+
+
+def sync_gradients(model: torch.nn.Module) -> None:
+    """Average the gradients of a network over all ranks, in one all-reduce; a missing gradient counts as zero."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if world_size() > 1 and parameters:
+        average_gradients(parameters, parameters[0].new_zeros(()))

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.policy import DQNPolicy, NonFiniteError, PPOPolicy, SACPolicy, create_policy, load_dump
-from lightning_ding.policy.base.update import non_finite
-from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+from lightning_ding.policy.base import non_finite
+from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.worker import AdvancedReplayBuffer
 
 MakeTrainer = Callable[..., Trainer]
@@ -498,25 +498,25 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_skips_a_bad_step_and_all_later_ones_until_the_result_is_read(on_device: None) -> None:
     policy = trained("dqn")
     before = state_of(policy)
-    policy.learner.update(batch_for("dqn"))
+    policy._learn(batch_for("dqn"))
     good = state_of(policy)
-    policy.learner.update(with_bad(batch_for("dqn"), "reward", NAN))
-    policy.learner.update(batch_for("dqn", 5))
+    policy._learn(with_bad(batch_for("dqn"), "reward", NAN))
+    policy._learn(batch_for("dqn", 5))
     assert not equal(good, before)
     assert equal(state_of(policy), good)
     with pytest.raises(NonFiniteError, match=r"update 4: the loss \(loss\) of optimizer 0 is nan") as caught:
         policy.updater.guard.look()
     assert load_dump(caught.value.folder).is_exact  # type: ignore[arg-type]
     assert not hasattr(policy.updater.optimizers[0], "found_inf")
-    policy.learner.update(batch_for("dqn", 5))  # training can continue after the error is caught
+    policy._learn(batch_for("dqn", 5))  # training can continue after the error is caught
     assert not equal(state_of(policy), good)
 
 
 def test_a_device_skips_bad_steps_alone(on_device: None) -> None:
     one, other = trained("dqn", "skip_update"), trained("dqn")
-    one.learner.update(with_bad(batch_for("dqn"), "reward", INF))
-    one.learner.update(batch_for("dqn", 5))
-    other.learner.update(batch_for("dqn", 5))
+    one._learn(with_bad(batch_for("dqn"), "reward", INF))
+    one._learn(batch_for("dqn", 5))
+    other._learn(batch_for("dqn", 5))
     assert equal(state_of(one), state_of(other))
     one.updater.guard.look()
     assert one.updater.guard.skipped_updates == 1
@@ -529,12 +529,12 @@ def test_a_device_is_looked_at_before_too_much_is_kept(
     policy, bad = trained("dqn", mode), with_bad(batch_for("dqn"), "reward", NAN)
     monkeypatch.setattr(non_finite, "MAX_UNSEEN", 4)
     for _ in range(4):
-        policy.learner.update(bad)
+        policy._learn(bad)
     if mode == "raise":
         with pytest.raises(NonFiniteError, match="update 3: "):
-            policy.learner.update(bad)
+            policy._learn(bad)
     else:
-        policy.learner.update(bad)
+        policy._learn(bad)
         assert policy.updater.guard.skipped_updates == 4
 
 

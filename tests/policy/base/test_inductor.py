@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from lightning_ding.policy.base.update import inductor
+from lightning_ding.utils import private_api
 
 X, WEIGHT, BIAS = torch.randn(5, 3), torch.randn(3, 2), torch.randn(2)
 XS, WEIGHTS, BIASES = torch.randn(4, 5, 3), torch.randn(4, 3, 2), torch.randn(4, 1, 2)
@@ -23,8 +23,8 @@ def operators_of(function: Any, tensors: list[Tensor], monkeypatch: pytest.Monke
         graphs.append(graph)
         return lambda given: graph(*given)
 
-    monkeypatch.setattr(inductor, "_compile", kept)
-    made = inductor.Compiled(function, tensors, [False] * len(tensors))(tensors)
+    monkeypatch.setattr(private_api, "_compile", kept)
+    made = private_api.Compiled(function, tensors, [False] * len(tensors))(tensors)
     assert_close(made[0], function(*tensors)[0])
     return {str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"}
 

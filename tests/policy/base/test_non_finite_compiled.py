@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lightning_ding.policy import NonFiniteError
-from tests.policy.base.update.test_compiled import batches, learn, make, no_compiler  # noqa: F401 - a fixture
-from tests.policy.base.update.test_non_finite import equal, state_of, with_bad
+from tests.policy.base.test_compiled import batches, learn, make, no_compiler  # noqa: F401 - a fixture
+from tests.policy.base.test_non_finite import equal, state_of, with_bad
 
 NAN = math.nan
 
@@ -51,9 +51,9 @@ def check_one(name: str, mode: str) -> None:
         bad = {**bad, "reward": bad["reward"] * NAN}
     if mode == "raise":
         with pytest.raises(NonFiniteError, match=r"the loss .* is nan, the norm of its gradient "):
-            policy.learner.update(bad)  # compiled code may clamp the gradient of a NaN to a number: the loss tells
+            policy._learn(bad)  # compiled code may clamp the gradient of a NaN to a number: the loss tells
     else:
-        policy.learner.update(bad)
+        policy._learn(bad)
     after = state_of(policy)
     assert len(after) == len(before)
     moved = [k for k, (one, other) in enumerate(zip(after, before, strict=True)) if not torch.equal(one, other)]
@@ -72,7 +72,7 @@ def test_finite_compiled_update_resets_the_count_of_consecutive_skips(no_compile
     bad = with_bad(good, "reward", NAN)
     before = state_of(policy)
     for number in range(150):
-        policy.learner.update(dict(good if number == 75 else bad))
+        policy._learn(dict(good if number == 75 else bad))
     assert policy.updater.guard.skipped_updates == 149
     assert not equal(state_of(policy), before)
 
@@ -81,15 +81,15 @@ def test_updates_of_a_device_are_looked_at_once_a_round(
     no_compiler: list[list[bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+    from lightning_ding.policy.base.non_finite import NonFiniteGuard
 
     monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
     policy: Any = make("dqn", True)
     good = batches("dqn", 3)
     learn(policy, good)
     before = state_of(policy)
-    policy.learner.update(with_bad(good[0], "reward", NAN))
-    policy.learner.update(good[1])
+    policy._learn(with_bad(good[0], "reward", NAN))
+    policy._learn(good[1])
     assert equal(state_of(policy), before)
     with pytest.raises(NonFiniteError, match="update 3: "):
         policy.updater.guard.look()

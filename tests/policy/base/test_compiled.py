@@ -24,8 +24,8 @@ from torch.testing import assert_close
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import DQNPolicy, create_policy
-from lightning_ding.policy.base.update import compiled as compiled_module
-from lightning_ding.policy.base.update.compiled import Compiler
+from lightning_ding.policy.base import compile as compiled_module
+from lightning_ding.policy.base.compile import Compiler
 from tests.algorithms.table import ALGORITHMS
 from tests.processes import run_two_ranks
 
@@ -77,7 +77,7 @@ def batches(name: str, number: int, size: int = 16, dtype: torch.dtype = torch.f
 def learn(policy: Any, data: list[Config]) -> Tensor:
     """Learn from all, and return the parameters."""
     for batch in data:
-        policy.learner.update(dict(batch))
+        policy._learn(dict(batch))
     return weights_of(policy)
 
 
@@ -152,7 +152,7 @@ def test_two_policies_in_one_process_do_not_share_compiled_code() -> None:
     policies = [make("dqn", True, config) for config in configs]
     for batch in data:  # in turn
         for policy in policies:
-            policy.learner.update(dict(batch))
+            policy._learn(dict(batch))
     for policy, weights in zip(policies, expected, strict=True):
         assert_close(weights_of(policy), weights, rtol=0, atol=1e-5)
 
@@ -352,7 +352,7 @@ def fit(name: str, make_trainer: MakeTrainer, **kwargs: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_ranks_of_which_one_cannot_compile_learn_together(name: str, tmp_path: Path) -> None:
-    run_two_ranks("-m", "tests.policy.base.update.compiled_ranks_script", tmp_path, name, timeout=280)
+    run_two_ranks("-m", "tests.policy.base.compile_ranks_script", tmp_path, name, timeout=280)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     for name, weights in one.items():
         assert torch.equal(weights, other[name]), name

@@ -10,8 +10,9 @@ from lightning import Trainer
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, create_policy
-from lightning_ding.policy.base.update import compiled as compiled_module, inductor
-from lightning_ding.policy.base.update.compiled import Compiler
+from lightning_ding.policy.base import compile as compiled_module
+from lightning_ding.policy.base.compile import Compiler
+from lightning_ding.utils import private_api
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -68,7 +69,7 @@ def test_auto_compiles_long_runs_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiled_module, "AUTO_UPDATES", least)
-    monkeypatch.setattr(inductor, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
+    monkeypatch.setattr(private_api, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
     sizes = {"collect": {"n_sample": 8}, "learn": {"update_per_collect": 2, "batch_size": 8}}
     policy = create_policy({"type": "dqn", "compile": "auto", "model": DISCRETE, **sizes})
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=max_env_step, max_train_iter=4)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_ding.policy.base.update import compiled
+from lightning_ding.policy.base import compile as compiled
 from tests.algorithms import half_batches_script
 
 

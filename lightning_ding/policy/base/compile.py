@@ -17,10 +17,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
-from torch.utils import _pytree as pytree
 
 from lightning_ding import nested
-from lightning_ding.policy.base.update.inductor import Compiled
+from lightning_ding.utils.private_api import Compiled, pytree, tensor_dicts
 
 logger = logging.getLogger(__name__)
 
@@ -302,7 +301,7 @@ def _owned_tensors(module: nn.Module) -> Iterator[tuple[str, tuple[dict[str, Any
     """Yield the name of each parameter and buffer of a module, and the dict with the key where it is found."""
     seen: set[int] = set()
     for prefix, below in module.named_modules():
-        owners: tuple[dict[str, Any], ...] = (below._parameters, below._buffers)
+        owners = tensor_dicts(below)
         for owner, name, tensor in [(one, *item) for one in owners for item in one.items()]:
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))

@@ -13,18 +13,26 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.base.update.dump import Update, dump_folder, write_dump
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
+from lightning_ding.policy.base.config import NO_CLIP, GradClip
+from lightning_ding.policy.base.older_configs import to_save
+from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.private_api import can_skip_on_device, note_non_finite
+from lightning_ding.utils.ranks import rank_and_world_size
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +63,25 @@ class NonFiniteError(RuntimeError):
         self.norm = norm
         self.parameter = parameter
         self.folder = folder
+
+
+class Update(NamedTuple):
+    """The inputs of an update."""
+
+    loss: Callable[[Any], Any] | None
+    """The loss; None if only the learner's data are known."""
+    batch: Any
+    """The argument of the loss, or the learner's data."""
+    optimizer: int
+    """Index of the optimizer that steps."""
+    clip: GradClip
+    number: int
+    """Updates made before it."""
+
+    @property
+    def loss_name(self) -> str | None:
+        """Name of the loss if it is a method of the policy."""
+        return getattr(self.loss, "__name__", None) if hasattr(self.loss, "__self__") else None
 
 
 class _Unseen(NamedTuple):
@@ -154,7 +181,7 @@ class NonFiniteGuard:
         if norm is not None:
             is_good = math.isfinite(loss.item() + norm.item())
         else:
-            is_good = math.isfinite(loss.item()) and _note_bad(gradients, self._found).item() == 0
+            is_good = math.isfinite(loss.item()) and note_non_finite(gradients, self._found).item() == 0
         if is_good:
             self._in_a_row.pop(index, None)
             return True
@@ -163,7 +190,7 @@ class NonFiniteGuard:
         return self._meet(self._current(index), loss.item(), size, self._first_bad(optimizer), is_exact=True)
 
     def _looks_at_once(self, loss: Tensor, optimizer: Optimizer) -> bool:
-        can_wait = self.mode == "warn" or getattr(optimizer, "_step_supports_amp_scaling", False)
+        can_wait = self.mode == "warn" or can_skip_on_device(optimizer)
         return loss.device.type == "cpu" or not can_wait
 
     def _leave_it_to(
@@ -177,7 +204,7 @@ class NonFiniteGuard:
             if self.mode == "raise"
             else torch.zeros((), dtype=torch.float32, device=loss.device)
         )
-        _note_bad([*gradients, value, *([] if norm is None else [norm])], found)
+        note_non_finite([*gradients, value, *([] if norm is None else [norm])], found)
         self._unseen.append(_Unseen(self._current(index), found.clone(), value.reshape(1), (), self._learn))
         if self.mode != "warn":
             optimizer.found_inf = found
@@ -273,15 +300,66 @@ class NonFiniteGuard:
         return folder, f"; files that reproduce it are in {folder}, see lightning_ding.policy.load_dump"
 
 
-_ONE = torch.ones(())
+# ---------------------------------------------------------------------- files that reproduce an update
 
 
-def _note_bad(tensors: list[Tensor], found: Tensor) -> Tensor:
-    """Set ``found`` to 1 if a tensor contains a non-finite value, and return it.
+def dump_folder(policy: Any, root: str | Path | None, number: int) -> Path:
+    """Return the folder of an update on this rank; during a fit, all ranks must call it."""
+    rank, _ = rank_and_world_size()
+    trainer = policy.updater.fitting_trainer()
+    if root is None and trainer is not None:
+        root = Path(trainer.log_dir or trainer.default_root_dir) / "non_finite"
+    return Path(root or "non_finite").absolute() / f"update_{number}_rank_{rank}"
 
-    This is the function of ``GradScaler``; it takes 10 us for the gradients of a small network, and a norm takes 40 us
-    (torch 2.13, CPU). It also multiplies the tensors by a scale, here 1.
+
+def write_dump(folder: Path, policy: Any, update: Update, message: str, is_exact: bool) -> None:
+    """Write files that reproduce an update, from tensors and builtins only.
+
+    Raises:
+        OSError: If it cannot be written.
     """
-    one = _ONE if found.device.type == "cpu" else torch.ones((), device=found.device)
-    torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, one)
-    return found
+    folder.mkdir(parents=True, exist_ok=True)
+    name = update.loss_name
+    is_own = name is not None and getattr(policy, name, None) == update.loss
+    state = {
+        "message": message,
+        "is_exact": is_exact,
+        "type": POLICY_REGISTRY.name_of(type(policy)),
+        "class": f"{type(policy).__module__}.{type(policy).__qualname__}",
+        "config": to_save(policy),
+        "learn": policy.learn_mode.state_dict(),
+        "buffers": dict(policy.named_buffers()),  # also those that no checkpoint contains, such as noise
+        "in_evaluation": [name for name, module in policy.named_modules() if not module.training],
+        "progress": policy.progress.state_dict()
+        | {"train_iter": update.number}
+        | policy.updater.schedules.evaluated_at,
+        "budget": policy.progress.budget,
+        "loss_name": name if is_own else None,
+        "index": update.optimizer,
+        "clip": tuple(update.clip),
+        "rng": {"exploration": policy.rng.bit_generator.state, "torch": torch.get_rng_state()},
+        "versions": {
+            "lightning_ding": metadata.version("lightning_ding"),
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    torch.save(state, folder / "state.pt")
+    save_file({key: _own(leaf) for key, leaf in nested.flatten(update.batch).items()}, folder / "batch.safetensors")
+    (folder / "message.txt").write_text(f"{message}\n")
+
+
+def read_dump(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state that ``write_dump`` wrote, and the batch.
+
+    Raises:
+        OSError: If the files cannot be read.
+    """
+    state = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
+    return state, nested.unflatten(load_file(folder / "batch.safetensors"))
+
+
+def _own(leaf: Any) -> Tensor:
+    """Return a contiguous copy: safetensors accepts no views."""
+    return torch.as_tensor(leaf).detach().cpu().clone(memory_format=torch.contiguous_format)

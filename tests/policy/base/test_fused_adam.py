@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
-from lightning_ding.policy.base.update.fused_adam import DenormalsAreZero, FusedAdam, adam_tensors, can_step
+from lightning_ding.policy.base.fused_adam import DenormalsAreZero, FusedAdam, adam_tensors, can_step
 
 SIZES = [(3, 2), (3,), (1, 3), (1,)]
 Make = Callable[[list[Tensor]], Optimizer]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.config import GradClip, PolicyConfig
+from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.policy.base.trainer import attached_trainer
-from lightning_ding.policy.base.update.gradient_clipping import GradClip
-from lightning_ding.policy.base.update.updater import Updater, average_gradients
+from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.progress import Progress
 from tests.processes import run_two_ranks
 
@@ -174,7 +174,7 @@ def stepped_by(rank: int) -> tuple[list[Tensor], list[float], float]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What rank 0 and rank 1 found."""
     folder = tmp_path_factory.mktemp("ranks")
-    script = "import sys; from tests.policy.base.update.test_updater import run_rank; run_rank(*sys.argv[1:3])"
+    script = "import sys; from tests.policy.base.test_updater import run_rank; run_rank(*sys.argv[1:3])"
     run_two_ranks("-c", script, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 

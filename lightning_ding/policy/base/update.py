@@ -8,34 +8,24 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
-from torch.autograd import Variable
-from torch.nn.utils import get_total_norm
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_ding.config import require
-from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.trainer import (
-    announce_zero_grad,
-    attached_trainer,
-    can_skip_hooks,
-    count_optimizer_step,
-)
-from lightning_ding.policy.base.update.compiled import Compiler, Differentiated, LossFunction, automatic_compiler
-from lightning_ding.policy.base.update.dump import Update
-from lightning_ding.policy.base.update.fused_adam import FusedAdam
-from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
-from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
-from lightning_ding.policy.base.update.optimizers import (
+from lightning_ding.policy.base.compile import Compiler, Differentiated, LossFunction, automatic_compiler
+from lightning_ding.policy.base.config import NO_CLIP, GradClip, PolicyConfig
+from lightning_ding.policy.base.fused_adam import FusedAdam
+from lightning_ding.policy.base.non_finite import NonFiniteGuard, Update
+from lightning_ding.policy.base.optimizers import (
     ConfiguredSchedulers,
     Settings,
     check_optimizers,
@@ -44,7 +34,15 @@ from lightning_ding.policy.base.update.optimizers import (
     settings_of,
     warn_of_epochs_without_trainer,
 )
+from lightning_ding.policy.base.rank_weights import average_gradients
+from lightning_ding.policy.base.trainer import (
+    announce_zero_grad,
+    attached_trainer,
+    can_skip_hooks,
+    count_optimizer_step,
+)
 from lightning_ding.policy.base.vitals import RoundNotes
+from lightning_ding.utils.private_api import backward
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.utils.schedules import ScheduledValues
@@ -92,6 +90,7 @@ class Updater:
         self._compiler = Compiler(policy) if config.compile is True else None
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
+        self._has_reducer = False  # in the current fit
         self._steppers: dict[Optimizer, FusedAdam] = {}
 
     def minimise(
@@ -155,9 +154,11 @@ class Updater:
             self.notes.norms.setdefault(index, []).append(norm)
             self.notes.limits[index] = clip.norm
         if self.guard.allows(optimizer, index, loss, gradients, norm):
-            clip_gradients(gradients, clip, norm)
+            if clip.norm is not None and norm is not None:
+                clip_grads_with_norm_(parameters, clip.norm, norm)
+            if clip.value is not None:
+                clip_grad_value_(parameters, clip.value)
             self._step_optimizer(optimizer, index, gradients, trainer)
-            torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
         elif trainer is not None:
             count_optimizer_step(trainer)  # a step that is left out counts as well, as it does on a GPU
         if configured.per_update:
@@ -165,16 +166,17 @@ class Updater:
         return norm
 
     def _backward(self, loss: Tensor, optimizer: Optimizer, parameters: list[Tensor], trainer: Trainer | None) -> None:
-        if trainer is not None and not self.steps_directly:
+        is_direct = trainer is None or self.steps_directly
+        if trainer is not None and not is_direct:
             announce_zero_grad(trainer, self._policy, optimizer)
         for parameter in parameters:
             parameter.grad = None
-        if trainer is None or self.steps_directly:
-            with _reducer_off(trainer):
+        strategy: Any = trainer.strategy if trainer is not None and self._has_reducer else None
+        with nullcontext() if strategy is None else strategy.block_backward_sync():
+            if is_direct:
                 backward(loss, parameters)
-            return
-        with _reducer_off(trainer):
-            self._policy.manual_backward(loss, inputs=parameters)
+            else:
+                self._policy.manual_backward(loss, inputs=parameters)
 
     def _step_optimizer(self, optimizer: Any, index: int, gradients: list[Tensor], trainer: Trainer | None) -> None:
         if trainer is not None and not self.steps_directly:
@@ -186,6 +188,7 @@ class Updater:
             if trainer is not None:
                 count_optimizer_step(trainer)
         optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
+        torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
 
     def _differentiate_compiled(self, loss: LossFunction, batch: Batch, index: int) -> Differentiated | None:
         self.take_optimizers()
@@ -213,6 +216,7 @@ class Updater:
         self._configured = None
         self.take_optimizers()
         self.steps_directly = can_skip_hooks(trainer, self._policy)
+        self._has_reducer = isinstance(trainer.strategy, ParallelStrategy)
         if self._compiles == "auto":
             self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
@@ -293,51 +297,3 @@ class Updater:
             optimizer.load_state_dict(copy.deepcopy(saved))  # torch would share the tensors of the other optimizer
         for scheduler, saved in zip(self.schedulers, state["lr_scheduler"], strict=True):
             scheduler.load_state_dict(saved)
-
-
-@torch.no_grad()
-def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
-    """Average the gradients and the loss over all ranks in one all-reduce.
-
-    A missing gradient counts as zero; a parameter without a gradient on any rank keeps none.
-
-    Args:
-        parameters: The same on every rank, in the same order.
-        loss: A scalar.
-
-    Returns:
-        The mean loss, a scalar, detached.
-    """
-    parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters]
-    has_gradient = parts[0].new_tensor([p.grad is not None for p in parameters])
-    flat = torch.cat([*parts, loss.detach().reshape(1), has_gradient])
-    dist.all_reduce(flat)
-    flat[: -len(parameters)] /= dist.get_world_size()
-    sizes = [*(len(part) for part in parts), 1, len(parameters)]
-    *means, mean_loss, contributors = cast("tuple[Tensor, ...]", flat.split(sizes))
-    for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
-        if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
-            parameter.grad = mean.view_as(parameter)
-    return mean_loss.reshape(())
-
-
-def backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Accumulate the gradients of a loss in ``grad`` of some parameters.
-
-    Networks that the loss passes through, but that are not trained, cost nothing. This is
-    ``loss.backward(inputs=parameters)`` without its checks of the arguments.
-
-    Args:
-        loss: A scalar.
-        parameters: Tensors that require a gradient.
-    """
-    engine: Any = Variable._execution_engine
-    engine.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(parameters), True, accumulate_grad=True)
-
-
-_NO_REDUCER = nullcontext()
-
-
-def _reducer_off(trainer: Trainer | None) -> AbstractContextManager[None]:
-    strategy = None if trainer is None else trainer.strategy
-    return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else _NO_REDUCER

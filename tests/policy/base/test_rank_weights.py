@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_ding.policy.base.update import rank_weights
-from lightning_ding.policy.base.update.rank_weights import first_difference
+from lightning_ding.policy.base import rank_weights
+from lightning_ding.policy.base.rank_weights import first_difference
 
 
 def first_difference_of(mine: Tensor, other: Tensor, monkeypatch: pytest.MonkeyPatch) -> str | None:

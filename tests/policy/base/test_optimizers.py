@@ -22,7 +22,7 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, SACPolicy
-from lightning_ding.policy.base.update.optimizers import read_configuration
+from lightning_ding.policy.base.optimizers import read_configuration
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
