@@ -142,4 +142,9 @@ def counts(trainer: Trainer, module: Any) -> tuple[int, ...]:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     evaluators = [getattr(callback, "evaluator", None) for callback in callbacks]  # of RunEvaluator
     progress, steps = module.progress, run_data(trainer).steps_made()
-    return (progress.train_iter, progress.env_step, steps, *(getattr(one, "steps_made", 0) for one in evaluators))
+    return (
+        progress.train_iter,
+        progress.env_step,
+        steps,
+        *(one.steps_made for one in evaluators if hasattr(one, "steps_made")),
+    )
