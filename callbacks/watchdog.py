@@ -140,7 +140,7 @@ def _arm(seconds: float) -> None:
 def counts(trainer: Trainer, module: Any) -> tuple[int, ...]:
     """Return counters of which at least one grows while the run makes progress: updates and env steps."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    evaluators = [getattr(callback, "evaluator", None) for callback in callbacks]  # of RunEvaluator
+    evaluators: list[Any] = [getattr(callback, "evaluator", None) for callback in callbacks]  # of RunEvaluator
     progress, steps = module.progress, run_data(trainer).steps_made()
     return (
         progress.train_iter,
