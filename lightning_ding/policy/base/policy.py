@@ -74,8 +74,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
     """Methods and modules of a network that a fit uses."""
-    learn_function, collect_function = LearnMode, CollectMode
-    eval_function, command_function = EvalMode, CommandMode
+    learn_function, collect_function, eval_function, command_function = LearnMode, CollectMode, EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
 
@@ -94,13 +93,12 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self.rng = np.random.default_rng()
         self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
-        self.has_loaded_weights = False  # of a trained policy, without its counters
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
         self.learner = RoundLearner(self)
         self.action_start = ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
-        self._is_built = self._hands_over = False
+        self._is_built = self._hands_over = self.has_loaded_weights = False  # weights without their counters
         self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
@@ -234,9 +232,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[ConfigT]:
         """Make the network for the spaces of one env, or check that the existing one fits; return the policy itself.
 
-        Raises:
-            TypeError: If the algorithm does not support such a space.
-            ValueError: If the shapes in the config differ from those of the spaces.
+        It raises TypeError for spaces that the algorithm does not support, ValueError for other shapes in the config.
         """
         known, section = self._model_section(), cast(Any, self.config).model
         missing = missing_shapes(known, self._shapes_of(observation_space, action_space), action_space)
@@ -424,8 +420,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Return the current scheduled weights of the loss, by their names in ``learn``."""
         return self.updater.schedules.values
 
-    # ------------------------------------------------------------------ Lightning's hooks
-
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what cannot work, and return the callbacks that the datamodule needs (Lightning hook)."""
         return prepare_trainer(self.trainer)
@@ -483,5 +477,4 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
 
-CommandModePolicy = Policy
-"""A policy with a command mode, which every policy has."""
+CommandModePolicy = Policy  # every policy has a command mode
