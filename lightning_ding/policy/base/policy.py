@@ -226,7 +226,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         except AttributeError:
             if not name.startswith("_") or name.startswith("__"):
                 raise
-        return cast(nn.Module, foreign("policies.names").named(self, name))
+        return cast(nn.Module, foreign("policies.data").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -343,7 +343,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions, or the transition of one env from ``obs, reward, done, info``."""
-        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.names").step_of(timestep)
+        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.data").step_of(timestep)
         return self._process_transition(obs, output, step)
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:

@@ -150,7 +150,7 @@ class RoundLearner:
         """
         policy, guard = self._policy, self._policy.updater.guard
         policy._require_field("learn")
-        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
+        batch = data if isinstance(data, dict) else foreign("policies.data").columns_of(data)
         if not policy.training:
             policy.train()
         normal = self._seen(batch) if is_raw else batch
