@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 import torch
+from torch import Tensor
 
 from lightning_ding.config import MARK, to_dict
+from lightning_ding.policy.base.update.updater import average_gradients
 from lightning_ding.utils.attributes import NAMES, PolicyAttributes
 from lightning_ding.utils.foreign import foreign
+from lightning_ding.utils.ranks import world_size
 
 OTHERS: dict[str, Callable[[Any], Any]] = {
     "cfg": lambda policy: policy.cfg,
@@ -72,6 +75,13 @@ class NamedAttributes(PolicyAttributes):
     def keeps_double(self) -> bool:
         """Whether observations of double precision are stored as such."""
         return bool(cast(Any, self).normaliser.keeps_double)
+
+
+def sync_gradients(parameters: Iterable[Tensor]) -> None:
+    """Average gradients over all ranks, in one all-reduce; a missing gradient counts as zero."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if world_size() > 1 and trained:
+        average_gradients(trained, trained[0].new_zeros(()))
 
 
 def get(policy: Any, name: str) -> Any:

@@ -38,11 +38,10 @@ from lightning_ding.policy.base.trainer import (
     prepare_trainer,
     with_stored_signature,
 )
-from lightning_ding.policy.base.update.updater import Updater, average_gradients
+from lightning_ding.policy.base.update.updater import Updater
 from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
-from lightning_ding.utils.ranks import world_size
 
 if TYPE_CHECKING:
     from lightning_ding.policy.base.export import Format
@@ -82,8 +81,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
     """Methods and modules of a network that a fit uses."""
-    learn_function, collect_function = LearnMode, CollectMode
-    eval_function, command_function = EvalMode, CommandMode
+    learn_function, collect_function, eval_function, command_function = LearnMode, CollectMode, EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
@@ -166,9 +164,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if world_size() > 1 and parameters:
-            average_gradients(parameters, parameters[0].new_zeros(()))
+        attributes.sync_gradients(model.parameters())
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
