@@ -152,7 +152,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
-        sync_gradients(model)
+        sync_gradients(model.parameters())
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
@@ -210,7 +210,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         except AttributeError:
             if not name.startswith("_") or name.startswith("__"):
                 raise
-        return cast(nn.Module, foreign("policies.names").named(self, name))
+        return cast(nn.Module, foreign("policies.data").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -327,7 +327,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self._require_field("learn")
         if not self.training:
             self.train()
-        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
+        batch = data if isinstance(data, dict) else foreign("policies.data").columns_of(data)
         seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
         guard.begin(seen)
         report = self._forward_learn(seen)
@@ -351,7 +351,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions, or the transition of one env from ``obs, reward, done, info``."""
-        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.names").step_of(timestep)
+        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.data").step_of(timestep)
         return self._process_transition(obs, output, step)
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
