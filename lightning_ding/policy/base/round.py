@@ -155,7 +155,7 @@ class RoundLearner:
             policy.train()
         normal = self._seen(batch) if is_raw else batch
         guard.begin(normal)
-        output: dict[str, Any] = policy._forward_learn(normal)
+        output: dict[str, Any] = policy._forward_learn(policy.prepare(normal))
         guard.end()
         if policy.on_policy and policy.normaliser.is_on:
             policy.normaliser.update(batch)

@@ -94,9 +94,7 @@ class Updater:
         self._configured: ConfiguredSchedulers | None = None
         self._steppers: dict[Optimizer, FusedAdam] = {}
 
-    def minimise(
-        self, loss: LossFunction, batch: Batch, index: int = 0, clip: GradClip | None = None
-    ) -> dict[str, Any]:
+    def minimise(self, loss: LossFunction, batch: Any, index: int = 0, clip: GradClip | None = None) -> dict[str, Any]:
         """Make one optimisation step on a minibatch, and return the metrics that the loss reports.
 
         Args:
