@@ -69,7 +69,7 @@ class AWACPolicy(WeightedActorPolicy[AWACConfig]):
     config_class: ClassVar[type[PolicyConfig]] = AWACConfig
     trains_on: ClassVar[str] = "dataset"
 
-    def _forward_learn(self, batch: ActorCriticBatch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch)
         report |= self.updater.minimise(self.actor_loss, batch, 1)
         self._update_target("critic")

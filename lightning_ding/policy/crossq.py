@@ -110,7 +110,7 @@ class CrossQPolicy(SACPolicy):
     config: CrossQConfig
     has_target: ClassVar[bool] = False
 
-    def _forward_learn(self, batch: ActorCriticBatch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self.updater.minimise(self.critic_loss, batch)
         self._update_statistics(self.model.critic, report, report["critic_loss"])
         if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:

@@ -204,7 +204,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
             "action": self.action_start.to_env({"action_type": output["logit"].argmax(1), "action_args": arguments})
         }
 
-    def _forward_learn(self, batch: ActorCriticBatch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch)
         if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:
             report |= self.updater.minimise(self.actor_loss, batch, 1)

@@ -97,7 +97,7 @@ class FQFPolicy(QRDQNPolicy):
             make_optimizer(learn.optimizer, levels, learn.learning_rate_fraction),
         ]
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self.updater.minimise(self.fraction_loss, batch, 1, NO_CLIP)
         return report | super()._forward_learn(batch)
 

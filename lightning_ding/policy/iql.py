@@ -75,7 +75,7 @@ class IQLPolicy(WeightedActorPolicy[IQLConfig]):
         learn, parameters = self.config.learn, self.model.value.parameters()
         self.updater.optimizers.append(make_optimizer(learn.optimizer, parameters, learn.learning_rate_value))
 
-    def _forward_learn(self, batch: ActorCriticBatch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the losses, which may be compiled
             report = self.updater.minimise(self.value_loss, batch, 2)
             report |= self.updater.minimise(self.actor_loss, batch, 1)

@@ -171,8 +171,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         actions = [q.argmax(1) for q, _ in self._values(self.model(obs), obs)]
         return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
 
-    def prepare(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a minibatch in the form of :class:`QBatch`; what a minibatch of a prepared round has stays.
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Return a :class:`QBatch`; what a minibatch of a prepared round already has stays.
 
         Args:
             data: ``obs``, ``action``, ``reward`` summed over the steps, ``next_obs``, ``terminated``, ``discount``
@@ -200,7 +200,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             outputs = self.target_outputs(nested.apply(lambda x: x.flatten(0, 1), data))
         return {**data, "target": nested.apply(lambda x: x.unflatten(0, (num_updates, batch_size)), outputs)}
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the loss, which may be compiled and may call the target network
             report = self.updater.minimise(self.loss, batch)
         self._update_target()

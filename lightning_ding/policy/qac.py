@@ -244,8 +244,8 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         """Return the critics' values of the actions of a prepared minibatch, shape (E, B)."""
         return self.model.compute_critic(batch["obs"], batch["action"])["q_value"]  # type: ignore[no-any-return]
 
-    def prepare(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return minibatches in the form of :class:`ActorCriticBatch`, leading axes (B,) or (U, B).
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Return an :class:`ActorCriticBatch`, or one of all minibatches of a round, leading axes (B,) or (U, B).
 
         Minibatches that are already prepared are returned unchanged.
 
@@ -263,7 +263,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         return {**self._with_discount(data), "action": self._normalised(data["action"])}
 
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        return self.prepare(data)
+        return self.prepare(data)  # type: ignore[no-any-return]
 
     def _normalised(self, action: Any) -> Any:
         if isinstance(action, Mapping):

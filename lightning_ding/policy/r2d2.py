@@ -195,7 +195,7 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
         ((q, _),) = self._values(act(self, self._evaluating, obs), obs)
         return {"action": self.action_start.to_env(q.argmax(1))}
 
-    def prepare(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare(self, data: Mapping[str, Any]) -> Any:
         """Return the minibatch: the buffer gives what the loss reads, and the target is computed with the loss."""
         return dict(data)
 

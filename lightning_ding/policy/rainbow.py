@@ -106,7 +106,7 @@ class RainbowPolicy(C51Policy):
         self._reset_noise(self.model)
         return super()._forward_collect(obs, eps=eps)
 
-    def prepare(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare(self, data: Mapping[str, Any]) -> Any:
         """Draw the noise of an update, and return the minibatch; see :meth:`QLearningPolicy.prepare`."""
         self._reset_noise(self.model)
         self._reset_noise(self.target_model)

@@ -112,7 +112,7 @@ class REDQPolicy(SACPolicy):
     config_class: ClassVar[type[PolicyConfig]] = REDQConfig
     config: REDQConfig
 
-    def _forward_learn(self, batch: ActorCriticBatch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch)
         if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:
             report |= self._learn_actor(batch)

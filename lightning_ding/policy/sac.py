@@ -171,7 +171,7 @@ class SACPolicy(QACPolicy[SoftConfig]):
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         return {"action": self.action_bounds.to_env(self.model.compute_actor(obs)["mu"].tanh())}
 
-    def _forward_learn(self, batch: ActorCriticBatch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch) | self._learn_actor(batch)
         self._update_target("critic")
         return report

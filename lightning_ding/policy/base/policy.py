@@ -184,7 +184,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Return the minibatches of a round, leading axes (U, B), with what can be computed for all of them at once."""
         return data
 
-    def prepare(self, data: Batch) -> Batch:
+    def prepare(self, data: Batch) -> Any:
         """Return a minibatch in the form in which ``_forward_learn`` and the losses read it, leading axis B."""
         return data
 
