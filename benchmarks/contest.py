@@ -18,7 +18,13 @@ import torch
 from benchmarks.compare import Result, in_turn, measure, report
 
 
-def fit(policy: Any, datamodule: Any, default_logging: bool = False, callbacks: Sequence[Any] = ()) -> Result:
+def fit(
+    policy: Any,
+    datamodule: Any,
+    default_logging: bool = False,
+    callbacks: Sequence[Any] = (),
+    accelerator: str = "cpu",
+) -> Result:
     """Train without evaluation, and return env steps, updates and seconds; the seconds exclude compilation.
 
     Args:
@@ -26,13 +32,15 @@ def fit(policy: Any, datamodule: Any, default_logging: bool = False, callbacks: 
         datamodule: Source of its data.
         default_logging: Whether logger and progress bar are on.
         callbacks: Further callbacks of the Trainer.
+        accelerator: The Trainer's accelerator.
     """
     import torch.utils.tensorboard  # noqa: F401 - what the logger imports belongs to the start of a process
     from lightning import Trainer
 
     with TemporaryDirectory() as folder:
         trainer = Trainer(
-            accelerator="cpu",
+            accelerator=accelerator,
+            devices=1,
             default_root_dir=folder,
             limit_val_batches=0,
             enable_checkpointing=False,

@@ -32,8 +32,8 @@ from typing import Any
 import torch
 
 from lightning_ding.di_engine.configs import policy_type, read_pair
+from lightning_ding.di_engine.serial import train
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.serial import train
 
 UPDATES = 10
 IS_PAIR = [re.compile(rf"^{name} *=", re.MULTILINE) for name in ("main_config", "create_config")]

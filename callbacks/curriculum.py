@@ -36,6 +36,9 @@ class Curriculum(Callback):
     processes, a resumed run and the collectors of a distributed run get it too. Evaluation envs are not changed; give
     them their own level with ``eval_env_kwargs``.
 
+    A Trainer may have several with different names. Their levels are then logged as ``curriculum/<name>``. The Trainer
+    refuses two with the same name.
+
     Args:
         name: Name of what sets the level in the env: an attribute, a method with one argument, or an option of
             ``reset``, by ``sets``.
@@ -82,9 +85,21 @@ class Curriculum(Callback):
         self.level = 0
         """Number of the current level, from 0."""
         self._is_resumed = False
+        self._logged_as = LEVEL
         self._first = 0  # episodes of the run at the start of this fit
         self._since = 0  # episodes of the run when the level was set
         with_priority(self, AFTER_METRICS)
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """The key of the state in checkpoints, a separate one for each name."""
+        return self._generate_state_key(name=self.name)
+
+    @property
+    def _legacy_state_key(self) -> Any:
+        """The key that Lightning reads if there is no state under the other one: that of all curricula before."""
+        return "Curriculum"
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -93,6 +108,9 @@ class Curriculum(Callback):
         allowed = "one of collecting with a Trainer whose validation is off"
         require(trainer.enable_validation or not of_evaluation, "metric", allowed, self.metric)
         self._first = pl_module.progress.episode
+        all_of_run: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        is_alone = sum(isinstance(one, Curriculum) for one in all_of_run) == 1
+        self._logged_as = LEVEL if is_alone else f"curriculum/{self.name}"
         self._set(trainer)
 
     @override
@@ -167,4 +185,4 @@ class Curriculum(Callback):
             envs.set_reset_options({self.name: value})
 
     def _log(self, trainer: Trainer, pl_module: Any) -> None:
-        write_metrics(trainer, {LEVEL: float(self.level)}, pl_module.progress.position)
+        write_metrics(trainer, {self._logged_as: float(self.level)}, pl_module.progress.position)

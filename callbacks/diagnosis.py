@@ -169,7 +169,7 @@ def saturated_actions(seen: Seen, facts: Facts) -> str | None:
 def dead_units(seen: Seen, facts: Facts) -> str | None:
     """Nearly all units of a layer of the network that acts are constant."""
     share = seen.get("learn/dead_units")
-    if share is None or share < 0.95:
+    if share is None or share < 0.98:
         return None
     return (
         f"{100 * share:.0f} % of the units of a layer of the network that acts have the same output for all "

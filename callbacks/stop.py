@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 from typing_extensions import override
 
 from lightning_ding.config import require
@@ -128,11 +129,21 @@ class Limits:
     def lift_default_epochs(self, trainer: Trainer) -> None:
         """Remove the limit of 1000 epochs that Lightning sets by default, if the run has a limit here or a callback.
 
-        Call it before Lightning sets its limit and logs it.
+        With ``eval_every`` it is removed in any case, because epochs are then parts of an interval; if there is no
+        other limit, that is logged. Call it before Lightning sets its limit and logs it.
         """
+        if trainer.max_epochs is not None:
+            return
         present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if trainer.max_epochs is None and (self.callbacks() or any(isinstance(one, STOPS) for one in present)):
+        has_limit = bool(self.callbacks()) or any(isinstance(one, (*STOPS, Timer)) for one in present)
+        if has_limit or self.eval_every is not None:
             trainer.fit_loop.max_epochs = -1
+        if self.eval_every is not None and not has_limit and trainer.max_steps == -1 and trainer.is_global_zero:
+            logger.warning(
+                "no limit is set, so the run with eval_every=%d continues until it is stopped: set max_env_step, "
+                "max_train_iter or stop_value of the datamodule, or max_time of the Trainer",
+                self.eval_every,
+            )
 
 
 class FinalEvaluation(Callback):

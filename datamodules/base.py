@@ -22,6 +22,7 @@ from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import RunEnvs, check_same_spaces
 from lightning_ding.datamodules.trainer_setup import (
+    FixedOptions,
     check_fields,
     plain,
     set_up_trainer,
@@ -42,7 +43,6 @@ from lightning_ding.registry import import_modules
 from lightning_ding.utils.protocols import RETURN, EnvAccess, MonitorLike
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
-    BaseSerialCommander,
     ISerialCollector,
     create_serial_collector,
     get_serial_collector_cls,
@@ -56,12 +56,13 @@ COUNTS = (
 )
 
 
-class CollectingDataModule(ResumableDataModule):
+class CollectingDataModule(FixedOptions, ResumableDataModule):
     """Collect data with the policy that is trained, and evaluate the policy. A subclass defines a round of training.
 
     The policy's config determines how much is collected and how many updates are made; the arguments of this class
     determine the envs and the length of the run. Under DDP every rank has its own envs and seeds; ``max_env_step``
-    counts the steps of all ranks together.
+    counts the steps of all ranks together. Numbers such as it may be set between two fits; setting an option that is
+    read once, such as ``norm_obs``, raises an error.
     """
 
     axis: ClassVar[Literal["env_step", "train_iter"]] = "env_step"
@@ -335,7 +336,8 @@ class CollectingDataModule(ResumableDataModule):
         """Return transitions or episodes from the collector; the caller has to call :meth:`_count` afterwards."""
         collector = cast(ISerialCollector, self.collector)
         if not random:
-            self._collect_kwargs = self._commander.step()
+            state = {"learner_step": self._policy.progress.train_iter, "envstep": self._policy.progress.env_step}
+            self._collect_kwargs = self._policy.command_mode.get_setting_collect(state)
         self._counted = (collector.envstep, collector.episode, collector.sample)
         settings = {} if random else self._collect_kwargs
         train_iter = self._policy.progress.train_iter
@@ -380,19 +382,18 @@ class CollectingDataModule(ResumableDataModule):
         self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
-        self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
         self._reset()
 
     def _start_normalising(self, saved: Mapping[str, bool] | None = None) -> None:
         """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
         found = {**(saved or self._policy.normaliser.kinds)}
         found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
-        self.norm_obs, self.norm_reward = found["norm_obs"], found["norm_reward"]
+        vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
         kind = self._policy.config.reward_model.type
         is_used = not (self.norm_reward and self._policy.learner.rewards.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
         require(is_used, "norm_reward", allowed, self.norm_reward)
-        gamma = self._policy.get_attribute("discount_factor") if self.norm_reward else 1.0
+        gamma = self._policy.discount_factor if self.norm_reward else 1.0
         space, asked = self.single_observation_space, (self.norm_obs, self.norm_reward)
         self._policy.normaliser.begin(space, *asked, discount_factor=gamma)
 
@@ -419,7 +420,7 @@ class CollectingDataModule(ResumableDataModule):
             return self.rounds_per_epoch
         policy = self._policy
         updates = policy.config.eval.evaluator.eval_freq
-        return int(max(1, round(updates / policy.get_attribute("update_per_collect"))))
+        return int(max(1, round(updates / policy.update_per_collect)))
 
     # ------------------------------------------------------------------ evaluating
 

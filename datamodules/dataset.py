@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import nearest, require
+from lightning_ding.datamodules.legal_actions import check_masks, check_range
 from lightning_ding.envs.bounds import loses_variation
 
 log = logging.getLogger(__name__)
@@ -107,24 +108,37 @@ class Dataset:
         self.columns: Columns
         """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated`` and ``episode_id``: nested
         arrays with leading axis N."""
+        columns["row"] = np.arange(len(columns["reward"]))
         self.columns, self._reward_left_out = _in_episodes(_ordered(columns))
+        self._rows = self.columns.pop("row")
+        self.source: str | None = None
+        """File or id that the data are from, for errors; :func:`load_dataset` sets it."""
         require(len(self) > 0, "dataset", "at least one transition whose next observation is known", 0)
         self.starts_at_zero = starts_at_zero
         self.observation_space = observation_space or _space_of(self.columns["obs"])
         self.action_space = action_space or _action_space_of(self.columns["action"])
-        self.check(self.observation_space, self.action_space)
+        _check_entry(self.observation_space, self.columns["obs"], "obs")
+        if action_space is not None:  # the numbers of a space made from the data may differ from those of a mask
+            self.check(self.observation_space, action_space)
 
     def __len__(self) -> int:
         return len(self.columns["reward"])
 
     def check(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        """Check that the data fit the spaces of an env.
+        """Check that the data fit the spaces of an env, and that no ``action_mask`` excludes an action.
 
         Raises:
-            ValueError: Naming the entry, what the space allows, and what the data have.
+            ValueError: Naming the entry, what the space allows, and what the data have, with the first bad row.
         """
-        _check_entry(observation_space, self.columns["obs"], "obs", has_range=False, starts_at_zero=False)
-        _check_entry(action_space, self.columns["action"], "action", True, self.starts_at_zero)
+        try:
+            _check_entry(observation_space, self.columns["obs"], "obs")
+            actions = (self.starts_at_zero, self._rows)
+            _check_entry(action_space, self.columns["action"], "action", *actions)
+            check_masks(self.columns["obs"], self.columns["action"], action_space, *actions)
+        except ValueError as error:
+            if self.source is None:
+                raise
+            raise ValueError(f"{error} (in {self.source})") from error
 
     def warn_of_lost_variation(self, keeps_double: bool) -> None:
         """Warn if the observations need double precision, and ``keeps_double`` is False."""
@@ -238,8 +252,9 @@ def _checked(data: Mapping[str, Any]) -> Columns:
         shape = columns[name].shape
         require(len(shape) == 1, f"dataset's {name}", f"of shape ({size},)", shape)
     for name, leaf in nested.flatten(columns).items():
-        finite = np.isfinite(leaf).all() if leaf.dtype.kind == "f" else True
-        require(bool(finite), f"dataset's {name}", "finite", "NaN or infinite numbers")
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            first = np.flatnonzero(~np.isfinite(leaf).reshape(size, -1).all(1))[0]
+            require(False, f"dataset's {name}", "finite", f"NaN or infinite numbers, first in row {first}")
     columns["reward"] = columns["reward"].astype(np.float32)
     for name in {"terminated", "truncated"} & columns.keys():
         other = columns[name][(columns[name] != 0) & (columns[name] != 1)]
@@ -293,7 +308,7 @@ def _in_episodes(columns: Columns) -> tuple[Columns, NDArray[np.float64]]:
         _check_same_form(obs, next_obs)
         last |= ~_follows(obs, next_obs)
     episode_id = np.concatenate([[0], np.cumsum(last)[:-1]])
-    found = {name: columns[name] for name in ("obs", "action", "reward", "terminated")}
+    found = {name: columns[name] for name in ("obs", "action", "reward", "terminated", "row")}
     found |= {"next_obs": next_obs, "truncated": truncated, "episode_id": episode_id}
     if kept.all():
         return found, left_out
@@ -350,14 +365,16 @@ def _choices_of(data: NDArray[Any]) -> spaces.Discrete:
     return spaces.Discrete(int(data.max()) - start + 1, start=start)
 
 
-def _check_entry(space: spaces.Space[Any], data: Any, name: str, has_range: bool, starts_at_zero: bool) -> None:
-    """Raise if nested arrays with leading axis N do not fit a space; ranges only of actions."""
+def _check_entry(
+    space: spaces.Space[Any], data: Any, name: str, starts_at_zero: bool = False, rows: NDArray[np.int64] | None = None
+) -> None:
+    """Raise if nested arrays with leading axis N do not fit a space; with ``rows``, those of actions, also ranges."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces if isinstance(space, spaces.Dict) else {str(i): s for i, s in enumerate(space.spaces)}
         got = sorted(data) if isinstance(data, dict) else type(data).__name__
         require(isinstance(data, dict) and data.keys() == parts.keys(), f"dataset's {name}", f"{sorted(parts)}", got)
         for key, below in parts.items():
-            _check_entry(below, data[key], f"{name}/{key}", has_range, starts_at_zero)
+            _check_entry(below, data[key], f"{name}/{key}", starts_at_zero, rows)
         return
     got = "a dict" if isinstance(data, dict) else f"{data.dtype} of shape {data.shape[1:]}"
     is_whole = not isinstance(data, dict) and data.dtype.kind in "iub"
@@ -365,23 +382,5 @@ def _check_entry(space: spaces.Space[Any], data: Any, name: str, has_range: bool
     needs_whole = isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
     kind = "integers" if needs_whole else "numbers"
     require(fits and (is_whole or not needs_whole), f"dataset's {name}", f"{kind} for {space}", got)
-    if not has_range:
-        return
-    low, high = _range_of(space, starts_at_zero)
-    smallest, largest = data.min(0), data.max(0)
-    tolerance = (
-        1e-4 * np.maximum(np.abs(low), np.abs(high)) if np.isfinite(low).all() and np.isfinite(high).all() else 0
-    )
-    inside = bool((smallest >= low - tolerance).all() and (largest <= high + tolerance).all())
-    require(inside, f"dataset's {name}", f"in {space}", f"from {smallest.tolist()} to {largest.tolist()}")
-
-
-def _range_of(space: Any, starts_at_zero: bool) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of a space."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.MultiBinary):
-        return np.zeros(space.shape), np.ones(space.shape)
-    sizes = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec)
-    start = np.zeros_like(sizes) if starts_at_zero else np.asarray(space.start)
-    return start, start + sizes - 1
+    if rows is not None:
+        check_range(space, data, name, starts_at_zero, rows)

@@ -49,11 +49,13 @@ def load_dataset(source: DatasetLike) -> Dataset:
         return Dataset(source)
     require(isinstance(source, (str, os.PathLike)), "dataset", f"{KINDS}, or arrays", source)
     try:
-        return _read(Path(source))
+        found = _read(Path(source))
     except ValueError as error:
         if str(source) in str(error):
             raise
         raise ValueError(f"{error} (in {source})") from error
+    found.source = str(source)
+    return found
 
 
 def _read(path: Path) -> Dataset:

@@ -176,13 +176,12 @@ class OfflineDataModule(CollectingDataModule):
         pass  # nothing is collected
 
     def _next_round(self) -> ReplayRound:
-        collect = self._policy.collect_mode.get_attribute
-        amount = (collect("update_per_collect"), collect("batch_size"))
-        progress = self._policy.progress
+        policy, progress = self._policy, self._policy.progress
+        amount = (policy.update_per_collect, policy.batch_size)
         train_iter = progress.train_iter
         progress.data_iter += amount[0]
         self.buffer.env_step = train_iter  # schedules count updates here
-        return ReplayRound(self.buffer, *amount, train_iter, collect("sample_options"))
+        return ReplayRound(self.buffer, *amount, train_iter, policy.sample_options)
 
     # ------------------------------------------------------------------ state
 
@@ -282,16 +281,16 @@ class OfflineDataModule(CollectingDataModule):
             ValueError: If not.
         """
         name = type(policy).__name__
-        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        require(not policy.on_policy, "policy", "one that learns from replay", name)
         takes_these = not policy.learns_from_sequences or policy.trains_on == "dataset"
         require(takes_these, "policy", "one that learns from single transitions or from returns to go", name)
-        is_enough = policy.get_attribute("demonstrations") == "optional"
+        is_enough = policy.demonstrations == "optional"
         require(is_enough, "policy", "one that learns from a data set alone", name)
         policy.learner.rewards.refuse("OfflineDataModule")
         is_plain = not (self.norm_reward and policy.learns_from_sequences)
         require(is_plain, "norm_reward", "False for a policy that learns from returns to go", self.norm_reward)
         fits = f"at most the {len(self.dataset)} transitions of the data set"
-        size = policy.get_attribute("batch_size")
+        size = policy.batch_size
         require(size <= len(self.dataset), "learn.batch_size", fits, size)
 
     def _fill_buffer(self) -> None:
@@ -310,14 +309,14 @@ class OfflineDataModule(CollectingDataModule):
         is_unlimited = limits is None or not limits.is_active
         allowed_limits = "left at its default with a data set, to which nothing is pushed"
         require(is_unlimited, "other.replay_buffer.thruput_controller", allowed_limits, limits)
-        is_enough = self.buffer.is_prioritised or not policy.get_attribute("priority")
+        is_enough = self.buffer.is_prioritised or not policy.priority
         require(is_enough, kind, "a prioritised one, such as 'advanced', with priority", config.type)
         self.buffer.budget, self.buffer.keeps_double = self.max_train_iter, policy.normaliser.keeps_double
         self.dataset.warn_of_lost_variation(self.buffer.keeps_double)
         action = columns["action"]
         if not self.dataset.starts_at_zero:
             action = policy.action_start.from_env(action)
-        more = policy.get_attribute("dataset_columns")(self.dataset, self.dataset.columns["reward"])
+        more = policy.dataset_columns(self.dataset, self.dataset.columns["reward"])
         env_id = np.zeros(size, dtype=np.int64)
         self.buffer.push({**columns, "action": action, "env_id": env_id, **more})
 

@@ -225,10 +225,9 @@ class RemoteReplayDataModule(CollectingDataModule):
         pass  # other processes collect
 
     def _ask(self) -> RemoteData:
-        collect = self._policy.collect_mode.get_attribute
-        amount = (collect("batch_size"), collect("update_per_collect"))
-        rank = cast(Trainer, self.trainer).global_rank
-        return self.comm_learner.get_data(*amount, self._policy.progress.train_iter, collect("sample_options"), rank)
+        policy, rank = self._policy, cast(Trainer, self.trainer).global_rank
+        amount = (policy.batch_size, policy.update_per_collect)
+        return self.comm_learner.get_data(*amount, policy.progress.train_iter, policy.sample_options, rank)
 
     def _next_round(self) -> RemoteRound | None:
         """Return the next round; after the last one, stop the Trainer and return None."""
@@ -247,7 +246,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update({"obs": self._observations(data)})
-        return RemoteRound(data, self._policy.collect_mode.get_attribute("update_per_collect"))
+        return RemoteRound(data, self._policy.update_per_collect)
 
     def _observations(self, data: dict[str, Any]) -> Any:
         """Return the observations of a round, without the padding of sequences, with one leading axis."""
@@ -301,10 +300,10 @@ class RemoteReplayDataModule(CollectingDataModule):
             ValueError: If the policy learns from rollouts, from a data set, or from demonstrations too.
         """
         name = type(policy).__name__
-        is_enough = policy.get_attribute("demonstrations") in ("optional", "refused")
+        is_enough = policy.demonstrations in ("optional", "refused")
         require(is_enough, "policy", "one that needs no demonstrations", name)
-        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
-        collects = policy.get_attribute("n_sample") is not None
+        require(not policy.on_policy, "policy", "one that learns from replay", name)
+        collects = policy.n_sample is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         policy.learner.rewards.refuse("RemoteDataModule")
 

@@ -241,20 +241,20 @@ class ReplayDataModule(CollectingDataModule):
         At the start of a run the policy may learn from demonstrations only, without collecting. The limits of a buffer
         on use and age may leave too few of the transitions that it holds; then more are collected too.
         """
-        attribute = self._policy.get_attribute
-        batch_size, n_sample = attribute("batch_size"), attribute("n_sample")
-        train_iter, updates = self._policy.progress.train_iter, attribute("update_per_collect")
+        policy = self._policy
+        batch_size, n_sample = policy.batch_size, policy.n_sample
+        train_iter, updates = policy.progress.train_iter, policy.update_per_collect
         demonstrations = self._demonstrations
-        if demonstrations is not None and (left := attribute("pretraining_updates") - train_iter) > 0:
+        if demonstrations is not None and (left := policy.pretraining_updates - train_iter) > 0:
             source = demonstrations.alone()
-            return ReplayRound(source, min(left, updates), batch_size, train_iter, attribute("sample_options"))
+            return ReplayRound(source, min(left, updates), batch_size, train_iter, policy.sample_options)
         while True:
             while self._collect_and_push(n_sample, batch_size):
                 pass  # all ranks collect together until each has a minibatch
             buffer = cast(IBuffer, self.buffer)
             mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
             try:
-                drawn = ReplayRound(mixed, updates, batch_size, train_iter, attribute("sample_options"))
+                drawn = ReplayRound(mixed, updates, batch_size, train_iter, policy.sample_options)
             except NotEnoughError:
                 if not mixed.runs_out:
                     raise
@@ -269,7 +269,7 @@ class ReplayDataModule(CollectingDataModule):
             own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
             normaliser.update(normaliser.tensors(own))
             normaliser.forget_episodes()  # the envs begin episodes of the same ids
-        warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
+        warm_up = min(self._policy.random_collect_size, self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
             self._collect_and_push(warm_up, 0, random=not (progress.has_learned or self._policy.has_loaded_weights))
@@ -279,7 +279,7 @@ class ReplayDataModule(CollectingDataModule):
         trainer = cast(Trainer, self.trainer)
         budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
         left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
-        return int(max(0, left // trainer.world_size - self._policy.collect_mode.get_attribute("n_sample")))
+        return int(max(0, left // trainer.world_size - self._policy.n_sample))
 
     def _collect_and_push(self, n_sample: int, wanted: int, random: bool = False) -> bool:
         """Collect transitions and push them to the buffer.
@@ -310,7 +310,7 @@ class ReplayDataModule(CollectingDataModule):
         if self._has_warned or share <= MOST_PADDING or train_iter < UPDATES_BEFORE_WARNING:
             return
         self._has_warned = True
-        length = self._policy.get_attribute("sample_options").get("sequence")
+        length = self._policy.sample_options.get("sequence")
         name = "unroll_len" if hasattr(self._policy.config, "unroll_len") else "learn_unroll_len"
         logger.warning(
             "%.0f %% of the steps in minibatches are padding, because most episodes are shorter than a sequence "
@@ -322,7 +322,7 @@ class ReplayDataModule(CollectingDataModule):
     # ------------------------------------------------------------------ setting up
 
     def _replaces_rewards(self) -> bool:
-        return self.imitation_reward or self._policy.get_attribute("demonstrations") == "imitated"
+        return self.imitation_reward or self._policy.demonstrations == "imitated"
 
     def _set_up_demonstrations(self) -> None:
         """Make the buffer of the demonstrations, if there are any, and check that they fit the policy.
@@ -334,7 +334,7 @@ class ReplayDataModule(CollectingDataModule):
         is_used = not (self._replaces_rewards() and policy.learner.rewards.replaces_env_reward)
         allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
         require(is_used, "reward_model.type", allowed, policy.config.reward_model.type)
-        use = policy.get_attribute("demonstrations")
+        use = policy.demonstrations
         is_needed = use not in ("optional", "refused")
         allowed = f"a data set, because {type(policy).__name__} learns from demonstrations"
         require(dataset is not None or not is_needed, "demonstrations", allowed, None)
@@ -347,13 +347,13 @@ class ReplayDataModule(CollectingDataModule):
         require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", kind)
         dataset.check(self.single_observation_space, self.single_action_space)
         config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
-        more = policy.get_attribute("dataset_columns")
+        more = policy.dataset_columns
         arguments = (config, seed, policy.action_start, self._replaces_rewards(), more)
         self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
         self._demonstrations.buffer.budget = self.max_env_step
-        batch_size = policy.get_attribute("batch_size")
+        batch_size = policy.batch_size
         self._demonstrations.number(batch_size)
-        fits = not policy.get_attribute("pretraining_updates") or batch_size <= len(dataset)
+        fits = not policy.pretraining_updates or batch_size <= len(dataset)
         require(fits, "learn.batch_size", f"at most the {len(dataset)} demonstrations, with pretraining", batch_size)
 
     def _setup_collector(self, trainer: Trainer) -> None:
@@ -380,8 +380,8 @@ class ReplayDataModule(CollectingDataModule):
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
         name = type(policy).__name__
         allowed = "one that learns from replay (use RolloutDataModule for on-policy algorithms)"
-        require(not policy.get_attribute("on_policy"), "policy", allowed, name)
-        collects = policy.get_attribute("n_sample") is not None
+        require(not policy.on_policy, "policy", allowed, name)
+        collects = policy.n_sample is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         check_fields(policy, ("other.replay_buffer",), type(self).__name__)
         if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
@@ -396,8 +396,8 @@ class ReplayDataModule(CollectingDataModule):
             self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
-        check_samples(config, policy.learns_from_sequences, policy.get_attribute("priority"))
-        size, batch_size = config.replay_buffer_size, policy.get_attribute("batch_size")
+        check_samples(config, policy.learns_from_sequences, policy.priority)
+        size, batch_size = config.replay_buffer_size, policy.batch_size
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
         if self._demonstrations is None:

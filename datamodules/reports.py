@@ -73,8 +73,7 @@ class EpisodeReports(RunData):
 
     def _rounds_of_interval(self, axis: Literal["env_step", "train_iter"]) -> int:
         """Return the rounds of an epoch that is short against ``eval_every`` and ``checkpoint_every``."""
-        attribute = self._policy.get_attribute
-        env_steps = (attribute("n_sample") or 0) * world_size()  # unknown with whole episodes
-        of_round = attribute("update_per_collect") if axis == "train_iter" else env_steps
+        env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
+        of_round = self._policy.update_per_collect if axis == "train_iter" else env_steps
         shortest = min(every for every in (self.eval_every, self.checkpoint_every) if every is not None)
         return int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1

@@ -33,13 +33,13 @@ class RolloutDataModule(CollectingDataModule):
 
     def _next_round(self) -> dict[str, Any]:
         """Return a rollout: nested tensors with leading axis S (transitions), in chronological order for each env."""
-        collect, tensors = self._policy.collect_mode, self._policy.normaliser.tensors
+        policy, tensors = self._policy, self._policy.normaliser.tensors
         if self._whole_episodes():
-            episodes = self._collect_and_count(collect.get_attribute("n_episode"))
+            episodes = self._collect_and_count(policy.n_episode)
             if isinstance(episodes, Mapping):  # with get_train_sample
                 return cast("dict[str, Any]", tensors(episodes))
             return cast("dict[str, Any]", nested.concatenate([tensors(episode) for episode in episodes]))
-        n_sample = collect.get_attribute("n_sample")
+        n_sample = policy.n_sample
         rollout = self._collect_and_count(n_sample, drop_extra=False)
         if self._policy.config.collect.collector.env_fault == "drop":
             rollout = self._without_faults(rollout, n_sample)
@@ -78,10 +78,10 @@ class RolloutDataModule(CollectingDataModule):
         """Check that the policy learns from rollouts, and that its config has the amount to collect."""
         name = type(policy).__name__
         allowed = "one that learns from rollouts (use ReplayDataModule for off-policy algorithms)"
-        require(policy.get_attribute("on_policy"), "policy", allowed, name)
+        require(policy.on_policy, "policy", allowed, name)
         wanted = "n_episode" if self._whole_episodes() else "n_sample"
         kind = policy.config.collect.collector.type
-        amount = policy.get_attribute(wanted)
+        amount = policy.n_episode if self._whole_episodes() else policy.n_sample
         require(amount is not None, f"collect.{wanted}", f"set with the collector {kind!r}", amount)
 
     def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:

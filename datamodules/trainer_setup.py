@@ -1,4 +1,4 @@
-"""Prepare a Trainer for a run with a datamodule that collects, and read a datamodule's arguments as plain values."""
+"""Prepare a Trainer for a run with a datamodule that collects, and handle the arguments of datamodules."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 from lightning_ding.callbacks.metrics import prepare_loggers
 
 SLOW = 5.0  # seconds
+FIXED = frozenset(
+    {
+        *("env_id", "mode", "wrappers", "env_kwargs", "env_timeout", "train_wrappers", "eval_wrappers", "eval_env_id"),
+        *("eval_env_kwargs", "import_names", "info_keys", "monitor", "eval_every", "checkpoint_every"),
+        *("norm_obs", "norm_reward", "demonstrations"),
+    }
+)
+"""Options that are checked or translated by the constructor, so that a later value would have no effect or only half
+of it. Others, such as ``max_env_step``, may be set between two fits."""
+NOT_KEPT = frozenset({"demonstrations"})
+"""Those of them that are no attributes."""
 
 
 @runtime_checkable
@@ -133,3 +144,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Iterable):
         return [plain(below) for below in value]
     return getattr(value, "id", None) or str(value)  # an EnvSpec has an id
+
+
+class FixedOptions:
+    """Refuses to set an option that is read once, instead of ignoring it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute.
+
+        Raises:
+            AttributeError: For an option that only the constructor takes.
+        """
+        if name in FIXED and (name in vars(self) or name in NOT_KEPT):
+            raise AttributeError(
+                f"{name} cannot be set later: pass it to the constructor of a new {type(self).__name__}"
+            )
+        super().__setattr__(name, value)

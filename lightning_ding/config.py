@@ -195,8 +195,30 @@ def to_easydict(config: Any) -> EasyDict:
     return EasyDict(to_dict(config))
 
 
+class ReadOnlyList(list[Any]):
+    """A list in a :class:`ReadOnlyDict`, which cannot be changed; a deep copy is a list that can.
+
+    Args:
+        values: Its items.
+        name: What it is, for the error message.
+    """
+
+    def __init__(self, values: Iterable[Any], name: str = "a list of a read-only config") -> None:
+        super().__init__(values)
+        self._name = name
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(f"{self._name} cannot be changed: pass it to the constructor, or change a copy.deepcopy")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
 class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
-    """An ``EasyDict`` whose entries cannot be set, at any depth; a deep copy is an ``EasyDict`` that can be changed.
+    """An ``EasyDict`` whose entries and lists cannot be changed, at any depth; a deep copy is an ``EasyDict`` that can.
 
     Args:
         values: Nested entries.
@@ -233,10 +255,13 @@ class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
 
 
 def _read_only(value: Any, name: str) -> Any:
-    """Return a value with a :class:`ReadOnlyDict` for each mapping in it, also those in lists, as ``EasyDict`` does."""
+    """Return a value with read-only mappings and lists in it, also those in lists, as ``EasyDict`` does."""
     if isinstance(value, Mapping):
         return ReadOnlyDict(value, name)
-    return type(value)(_read_only(one, name) for one in value) if type(value) in (list, tuple) else value
+    if type(value) not in (list, tuple):
+        return value
+    items = [_read_only(one, name) for one in value]
+    return ReadOnlyList(items, name) if type(value) is list else tuple(items)
 
 
 def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "") -> ConfigT:

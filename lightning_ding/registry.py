@@ -229,7 +229,7 @@ def _is_imported(module: str) -> bool:
 
 
 ENV_REGISTRY: Registry[Any] = Registry("env")
-"""Envs with DI-engine's interface; see ``lightning_ding.envs.base_env``."""
+"""Envs with DI-engine's interface; see ``lightning_ding.di_engine.base_env``."""
 POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
 MODEL_REGISTRY: Registry[Any] = Registry("model", home="lightning_ding.model")
 ENCODER_REGISTRY: Registry[Any] = Registry(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import json
+import operator
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -368,6 +371,38 @@ def test_a_config_that_is_read_only_cannot_be_changed_by_any_method(change: Any)
     copied = copy.deepcopy(cfg)
     copied.b[0].c = 2
     assert (copied.b[0].c, cfg.b[0].c) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sizes: sizes.append(64),
+        lambda sizes: sizes.extend([64]),
+        lambda sizes: sizes.insert(0, 64),
+        lambda sizes: sizes.remove(2),
+        lambda sizes: sizes.pop(),
+        lambda sizes: sizes.clear(),
+        lambda sizes: sizes.sort(),
+        lambda sizes: sizes.reverse(),
+        lambda sizes: operator.setitem(sizes, 0, 64),
+        lambda sizes: operator.setitem(sizes, slice(None), []),
+        lambda sizes: operator.delitem(sizes, 0),
+        lambda sizes: sizes.__iadd__([64]),
+        lambda sizes: sizes.__imul__(2),
+        lambda sizes: sizes[2].append(64),
+    ],
+)
+def test_a_list_in_a_config_that_is_read_only_cannot_be_changed_by_any_method(change: Any) -> None:
+    cfg = read_only({"model": {"sizes": [3, 2, [1]]}}, "policy.cfg")
+    with pytest.raises(TypeError, match=r"policy\.cfg\.model\.sizes cannot be changed: pass it to the constructor"):
+        change(cfg.model.sizes)
+    assert cfg.model.sizes == [3, 2, [1]]
+    for copied in (copy.deepcopy(cfg), pickle.loads(pickle.dumps(cfg))):
+        copied.model.sizes[2].append(64)
+        assert copied.model.sizes == [3, 2, [1, 64]]
+        assert (type(copied.model.sizes), type(copied.model.sizes[2])) == (list, list)
+    assert EasyDict(cfg.model) == {"sizes": [3, 2, [1]]}
+    assert json.dumps(cfg) == '{"model": {"sizes": [3, 2, [1]]}}'
 
 
 def test_other_names_lead_to_options_that_exist() -> None:

@@ -70,6 +70,11 @@ def read_pair(source: Any) -> tuple[Config, Config]:
     return main, create
 
 
+def read_triple(path: str | Path) -> tuple[Any, ...]:
+    """Return the three configs of a distributed run in a file; see :func:`read_file`."""
+    return read_file(path, TRIPLE)
+
+
 def read_file(path: str | Path, names: Sequence[str]) -> tuple[Any, ...]:
     """Return the configs of a file, which is run as Python code, so only read files that you trust.
 

@@ -14,6 +14,7 @@ from lightning_ding.config import deep_merge, require
 from lightning_ding.di_engine.configs import Config, differing, flat, given_keys, merge, nested, plain
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs
+from lightning_ding.di_engine.policies.policy import adopt, read_by_workers
 from lightning_ding.di_engine.run import DEVICE_KEYS, NEVER, READ_BY_RUN, Run, Times, is_consumed, make_run, with_frames
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
@@ -27,8 +28,6 @@ from lightning_ding.di_engine.shared_keys import (
     translate_key,
 )
 from lightning_ding.policy import Policy, ReferencePolicy
-from lightning_ding.policy.base.reference_form import adopt
-from lightning_ding.policy.reference.policy import read_by_workers
 from lightning_ding.worker import get_serial_collector_cls
 
 WORKERS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.")

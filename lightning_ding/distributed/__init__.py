@@ -4,7 +4,7 @@ Only the coordinator listens. Workers connect to it, request tasks and send the 
 ``flask_fs`` and ``ray``. Modules that need an extra are imported when they are used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_ding.distributed.collector.base import (
     BaseParallelCollector,
@@ -15,7 +15,6 @@ from lightning_ding.distributed.collector.marine import MarineParallelCollector
 from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.ding_forms import SendLearnInfoHook, SendPolicyHook
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.commander.base import (
     BaseParallelCommander,
@@ -40,6 +39,7 @@ from lightning_ding.distributed.transport import (
     Store,
 )
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
+from lightning_ding.utils.foreign import attach
 from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 
 if TYPE_CHECKING:
@@ -98,14 +98,10 @@ def _register_transports() -> None:
 _register_transports()
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name that needs an extra.
-
-    Raises:
-        ModuleNotFoundError: If the extra is not installed; the message explains how to install it.
-    """
-    if name == "FlaskChannel":
-        from lightning_ding.distributed.flask_fs.channel import FlaskChannel
-
-        return FlaskChannel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_HOMES = {
+    "FlaskChannel": "distributed.flask_fs.channel",
+    "SendLearnInfoHook": "di_engine.parallel_forms",
+    "SendPolicyHook": "di_engine.parallel_forms",
+}
+"""Modules of names that are imported when they are used; the first one needs an extra."""
+__getattr__ = attach(__name__, _HOMES)[0]

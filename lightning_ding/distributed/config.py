@@ -9,9 +9,10 @@ from typing import Any, Literal
 from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import for_evaluation
-from lightning_ding.policy import ReferencePolicy, get_policy_cls
+from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
 from lightning_ding.policy.base.older_configs import renewed
-from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
+from lightning_ding.policy.factory import get_policy_cls
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.protocols import RETURN, Direction, Monitor
 from lightning_ding.worker.episode_infos import Statistic, info_statistics
 
@@ -345,6 +346,24 @@ def resolve_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
     return found
 
 
+def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
+    """Return the config of a run, also of one that :mod:`lightning_ding.di_engine.parallel_config` translates.
+
+    Raises:
+        ValueError: If a key is unknown or a value cannot be used here.
+        TypeError: If a value has the wrong type.
+    """
+    if isinstance(cfg, Mapping):
+        cfg = foreign("parallel_config").run_of(cfg)
+    found: ParallelConfig = resolve(ParallelConfig, cfg)
+    return found
+
+
+def is_worker_config(cfg: Any) -> bool:
+    """Return whether a config is one of a single worker, and not of a whole run."""
+    return isinstance(cfg, Mapping) and len(cfg) > 0 and not cfg.keys() <= {"main", "system", "type", "import_names"}
+
+
 def resolve_policy(policy: Mapping[str, Any]) -> Any:
     """Return the config dataclass of the policy that ``main.policy`` describes.
 
@@ -355,8 +374,8 @@ def resolve_policy(policy: Mapping[str, Any]) -> Any:
     """
     options = {name: value for name, value in policy.items() if name not in ("type", "import_names")}
     policy_class = get_policy_cls(policy)
-    in_form = issubclass(policy_class, ReferencePolicy)
-    require(not in_form, "main.policy.type", f"that of a class with a config_class ({NO_CONFIG_CLASS})", policy["type"])
+    allowed = f"that of a class with a config_class ({NO_CONFIG_CLASS})"
+    require(not policy_class.has_dict_config, "main.policy.type", allowed, policy["type"])
     config_class = policy_class.config_class
     return resolve(config_class, renewed(config_class, options))
 

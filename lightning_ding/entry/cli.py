@@ -14,7 +14,7 @@ from lightning_ding.config import closest
 
 LIGHTNING, DISTRIBUTED = "lightning_ding.entry.lightning_cli", "lightning_ding.entry.parallel"
 SWEEP = "lightning_ding.entry.sweep"
-DI_ENGINE = "lightning_ding.entry.serial_cli"
+SERIAL = "lightning_ding.di_engine.serial_cli"
 COMMANDS = {
     "fit": ("train a policy", LIGHTNING),
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
@@ -31,8 +31,8 @@ COMMANDS = {
     "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
     "learner": ("a learner of a distributed run", DISTRIBUTED),
     "collector": ("a collector of a distributed run", DISTRIBUTED),
-    "serial": ("train or evaluate with a config file of DI-engine", DI_ENGINE),
-    "convert": ("write a config file of DI-engine as YAML and as a recipe", DI_ENGINE),
+    "serial": ("train or evaluate with a config file of DI-engine", SERIAL),
+    "convert": ("write a config file of DI-engine as YAML and as a recipe", SERIAL),
     "from-sb3": ("use a model of Stable-Baselines3, or an entry of its zoo", "lightning_ding.entry.from_sb3"),
     "ask": ("send a message to a coordinator: status, shutdown, or a new number of collectors", DISTRIBUTED),
 }

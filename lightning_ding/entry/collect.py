@@ -23,8 +23,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules import Dataset, save_dataset
 from lightning_ding.datamodules.dataset_files import check_target
-from lightning_ding.entry.lightning_cli import policy_class
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.entry.trained import EnvOfRun, add_policy_options, env_of_run, in_one_line, load, naming_the_option
 from lightning_ding.envs import Pausable, make_vector_env
 from lightning_ding.envs.vector import MODES

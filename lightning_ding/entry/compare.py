@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import nearest, require
-from lightning_ding.entry.lightning_cli import is_refusal, line_of
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
 from lightning_ding.utils.return_text import return_text
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_ding.callbacks.diagnosis import HEALTHY, PAGE, Diagnosis, Symptom
 from lightning_ding.config import require
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import CommandParser
 from lightning_ding.entry.trained import in_one_line
 from lightning_ding.policy.load import read_checkpoint
 from lightning_ding.utils.run_facts import Facts, facts_of

@@ -131,7 +131,7 @@ def play(policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: in
     Raises:
         ValueError: If there is no screen for the window.
     """
-    actor, acts_on_reward = policy.actor(deterministic=not stochastic), policy.get_attribute("acts_on_reward")
+    actor, acts_on_reward = policy.actor(deterministic=not stochastic), policy.acts_on_reward
     total, reward, is_over = 0.0, None, False
     try:
         obs, _ = env.reset(seed=seed)

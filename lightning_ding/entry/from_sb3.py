@@ -21,7 +21,7 @@ import yaml
 from lightning import Trainer
 
 from lightning_ding.config import require, resolve, to_dict
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import CommandParser
 from lightning_ding.entry.trained import in_one_line
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import Policy, load_sb3_policy

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import inspect
@@ -36,10 +37,10 @@ from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.config import MARK, moved_to, nearest, require, resolve, to_dict
 from lightning_ding.datamodules import CollectingDataModule, OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
-from lightning_ding.policy import Policy, ReferencePolicy
+from lightning_ding.policy import Policy
+from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
 from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.load import read_checkpoint
-from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
 from lightning_ding.registry import POLICY_REGISTRY, import_modules, only_imported
 
 COMMANDS = ("fit", "validate", "test")
@@ -223,7 +224,7 @@ def policy_class(name: str) -> type[Policy[Any]]:
     found = getattr(import_module(module), attribute, None) if module else POLICY_REGISTRY.get(name)
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise TypeError(f"policy must name a Policy, got {name!r}, which is {found!r}")
-    if issubclass(found, ReferencePolicy):
+    if found.has_dict_config:
         raise TypeError(f"policy must name a class with a config_class, got {name!r}: {NO_CONFIG_CLASS}")
     return found
 
@@ -440,6 +441,15 @@ def datamodule_class(made: type[Policy[Any]], train_on: str | None = None) -> ty
     if (train_on or made.trains_on) == "dataset":
         return OfflineDataModule
     return RolloutDataModule if made.on_policy else ReplayDataModule
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser without abbreviations whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and end with exit code 2."""
+        print("error:", " ".join(message.split()), file=sys.stderr)
+        raise SystemExit(2)
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from lightning_ding.config import ConfigLike, require
-from lightning_ding.di_engine.configs import TRIPLE, read_file
-from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.ding_config import compile_run, read_run
+from lightning_ding.distributed.config import ParallelConfig, read_run
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, get_transport
 from lightning_ding.entry.config_file import check, check_env, read_config
 from lightning_ding.entry.roles import Parser, add_address, main as be_role
 from lightning_ding.entry.supervisor import RunSupervisor
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.posix import require_posix_for_distributed
 
 
@@ -55,12 +54,12 @@ def parallel_pipeline(
     """
     require_posix_for_distributed()
     if isinstance(cfg, (str, Path)):
-        cfg = cast(Any, read_file(cfg, TRIPLE) if Path(cfg).suffix == ".py" else read_config(cfg))
+        cfg = cast(Any, foreign("configs").read_triple(cfg) if Path(cfg).suffix == ".py" else read_config(cfg))
     if isinstance(cfg, (tuple, list)):
         if not isinstance(resume, bool):
             resume, seed = False, resume
         require(len(cfg) == 3, "cfg", "three configs, for main, create and system", f"{len(cfg)} of them")
-        cfg, seed = compile_run(*cfg, seed or 0), None
+        cfg, seed = foreign("parallel_config").compile_run(*cfg, seed or 0), None
     require(seed is None, "seed", "None with one config, whose main.seed counts", seed)
     require(isinstance(resume, bool), "resume", "a bool", resume)
     cfg = read_run(cast(Any, cfg))

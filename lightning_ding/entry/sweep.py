@@ -32,8 +32,7 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.checkpoints.folder import last_checkpoint
 from lightning_ding.config import require
 from lightning_ding.entry.compare import RECORD, compare, table
-from lightning_ding.entry.lightning_cli import SWEEP, is_refusal, line_of
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import SWEEP, CommandParser, is_refusal, line_of
 
 OUTPUT = "output.txt"
 OWN = ("--seed_everything", "--data.seed", "--trainer.default_root_dir", "--ckpt_path")

@@ -16,8 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of, policy_class
 from lightning_ding.envs.atari import make_atari
 from lightning_ding.envs.envpool import PREFIX as ENVPOOL
 from lightning_ding.envs.game import PREFIX as PETTINGZOO

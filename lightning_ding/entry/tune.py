@@ -27,8 +27,7 @@ import yaml
 from docstring_parser import parse_from_object
 
 from lightning_ding.config import deep_merge, require, resolve
-from lightning_ding.entry.lightning_cli import is_refusal, line_of
-from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
 from lightning_ding.tune.config import DECLARED, TuneConfig, find_spaces, read_files
 from lightning_ding.tune.study import Study
 from lightning_ding.tune.trial_run import RunMaker

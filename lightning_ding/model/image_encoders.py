@@ -109,7 +109,7 @@ class ConvEncoder(nn.Module):
         obs_shape: Shape of an image or of a stack of images, see :class:`ImageInput`.
         hidden_size_list: Channels of each convolution, followed by the number of features; None for (32, 64, 64, 512).
             Three numbers, or as many as there are kernels, are the channels of as many convolutions, and the last one
-            is the number of features too, as in DI-engine.
+            is the number of features too.
         activation: Activation of all layers.
         channels: Channels of each convolution, instead of ``hidden_size_list``.
         feature_size: Number of features F, instead of ``hidden_size_list``.
@@ -117,7 +117,7 @@ class ConvEncoder(nn.Module):
             ``kernel_size`` or ``stride`` there is no padding and no averaging.
         stride: Stride of each convolution; None chooses them by the size of the image.
         layer_norm: Apply layer normalisation before each activation.
-        activate_features: Apply the activation to the features too; DI-engine does not.
+        activate_features: Apply the activation to the features too.
 
     Raises:
         ValueError: If the numbers of channels, kernels and strides differ, or a kernel is larger than its input.

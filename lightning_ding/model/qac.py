@@ -23,6 +23,8 @@ from lightning_ding.registry import MODEL_REGISTRY
 
 FIRST_LOG_STD = -3.0  # of state-dependent noise, as in Stable-Baselines3's SAC
 LARGEST_MEAN = 2.0  # before squashing, with state-dependent noise
+Noise = tuple[float, SDE]
+"""State-dependent noise: the logarithm of its initial standard deviation, and its options."""
 
 
 class EncoderAndHead(nn.Module):
@@ -139,31 +141,29 @@ class ContinuousQAC(nn.Module):
     ) -> None:
         super().__init__()
         require(ensemble_num is None or not twin_critic, "twin_critic", "False with ensemble_num", twin_critic)
+        number = 1 + twin_critic if ensemble_num is None else ensemble_num
         self.values = critic_values(num_quantiles, n_atom, v_min, v_max)
         self.action_space = action_space
         self.choices, self.action_size = _action_sizes(obs_shape, action_shape, action_space)
         actor_hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)
         critic_hidden = hidden_sizes("critic", critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
-        sde = SDE.of(use_sde, full_std, use_expln, learn_features=True)
-        self.clip_mean = _check_sde(sde, action_space, batch_renorm, log_std_init, clip_mean)
-        first = FIRST_LOG_STD if log_std_init is None else log_std_init
-        options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
-        make = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
         renorm = (renorm_momentum, renorm_warmup) if batch_renorm else None
-        critic_encoder = make()
-        own = None if share_encoder else make
-        noise = None if sde is None else (first, sde)
+        sde = SDE.of(use_sde, full_std, use_expln, learn_features=True)
+        self.clip_mean, noise = _check_sde(sde, action_space, batch_renorm, log_std_init, clip_mean)
+        options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+        make_encoder = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
+
+        critic_encoder = make_encoder()
+        own = None if share_encoder else make_encoder
         self.actor = self._make_actor(critic_encoder, own, actor_hidden, activation, layer_norm, renorm, noise)
-        number, norm = 1 + twin_critic if ensemble_num is None else ensemble_num, layer_norm or critic_layer_norm
-        features = critic_encoder.output_size
-        critic_sizes = [features + self.choices + self.action_size, *critic_hidden, self.values.output_size]
-        critics = EnsembleMLP(number, critic_sizes, activation, norm, critic_dropout, renorm)
-        self.critic = EncoderAndHead(critic_encoder, critics)
+        critic_options = (activation, layer_norm or critic_layer_norm, critic_dropout, renorm)
+        self.critic = self._make_critics(critic_encoder, number, critic_hidden, *critic_options)
         if last_layer_init is not None:
             self._init_last_layers(last_layer_init)
         if with_value:
-            value_head = MLP([features, *critic_hidden, 1], activation, activate_last=False, layer_norm=layer_norm)
-            self.value = EncoderAndHead(make(), value_head)
+            sizes = [critic_encoder.output_size, *critic_hidden, 1]
+            head = MLP(sizes, activation, activate_last=False, layer_norm=layer_norm)
+            self.value = EncoderAndHead(make_encoder(), head)
 
     def _make_actor(
         self,
@@ -173,12 +173,9 @@ class ContinuousQAC(nn.Module):
         activation: str,
         layer_norm: bool,
         renorm: tuple[float, int] | None,
-        noise: tuple[float, SDE] | None,
+        noise: Noise | None,
     ) -> EncoderAndHead:
-        """Return the actor, whose encoder is the critic's if ``make_encoder`` is None.
-
-        ``noise`` has the logarithm of the initial standard deviation, and the options, of state-dependent noise.
-        """
+        """Return the actor, whose encoder is the critic's if ``make_encoder`` is None."""
         has_encoder = any(True for _ in critic_encoder.parameters())
         is_shared = make_encoder is None
         require(has_encoder or not is_shared, "share_encoder", "False without an encoder", is_shared)
@@ -194,6 +191,11 @@ class ContinuousQAC(nn.Module):
             return EncoderAndHead(encoder, MLP(sizes, activation, activate_last=False, layer_norm=layer_norm))
         return EncoderAndHead(encoder, EnsembleMLP(1, sizes, activation, layer_norm, renorm=renorm))
 
+    def _make_critics(self, encoder: Any, number: int, hidden: list[int], *options: Any) -> EncoderAndHead:
+        """Return the critics; ``options`` are those of ``EnsembleMLP`` after the sizes."""
+        inputs = encoder.output_size + self.choices + self.action_size
+        return EncoderAndHead(encoder, EnsembleMLP(number, [inputs, *hidden, self.values.output_size], *options))
+
     def _init_last_layers(self, bound: float) -> None:
         for head in (self.actor.head, self.critic.head):
             is_ensemble = isinstance(head, EnsembleMLP)
@@ -202,7 +204,7 @@ class ContinuousQAC(nn.Module):
                 nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Any, mode: Literal["compute_actor", "compute_critic"]) -> dict[str, Any]:
-        """Return the output of the actor or of the critics in DI-engine's form, for policies that are written in it.
+        """Return the output of the actor or of the critics by the name of the part.
 
         Args:
             inputs: For ``compute_actor`` B observations; for ``compute_critic`` a mapping with ``obs`` and ``action``,
@@ -346,11 +348,12 @@ def hidden_sizes(part: str, size: int, layers: int, widths: Sequence[int] | None
 
 def _check_sde(
     sde: SDE | None, action_space: str, batch_renorm: bool, log_std_init: float | None, clip_mean: float | None
-) -> float:
-    """Return the bound of the mean; raise if an argument has no effect or does not fit."""
+) -> tuple[float, Noise | None]:
+    """Return the bound of the mean, and the noise; raise if an argument has no effect or does not fit."""
     fits = sde is None or (action_space == "reparameterization" and not batch_renorm)
     require(fits, "use_sde", "False without 'reparameterization', and with batch_renorm", True)
     require(sde is not None or log_std_init is None, "log_std_init", "None without use_sde", log_std_init)
     require(sde is not None or clip_mean is None, "clip_mean", "None without use_sde", clip_mean)
     require(clip_mean is None or clip_mean >= 0, "clip_mean", ">= 0 or None", clip_mean)
-    return LARGEST_MEAN if clip_mean is None else float(clip_mean)
+    first = FIRST_LOG_STD if log_std_init is None else log_std_init
+    return LARGEST_MEAN if clip_mean is None else float(clip_mean), None if sde is None else (first, sde)

@@ -1,7 +1,7 @@
-"""Wrappers of networks that choose actions or keep a target, for policy classes in DI-engine's form.
+"""Wrappers of networks that choose actions or keep a target, for policy classes with a dict ``config``.
 
-A wrapper is no module: it passes everything but its own methods to the network. Where this differs from DI-engine:
-epsilon is drawn for each observation, random numbers are torch's, and the network's output is not changed in place.
+A wrapper is no module: it passes everything but its own methods to the network. Epsilon is drawn for each observation,
+random numbers are torch's, and the network's output is not changed in place.
 
 Shapes: B batch, N choices, A dimensions of a continuous action.
 """
@@ -223,7 +223,7 @@ WRAPPERS: dict[str, Callable[..., ModelWrapper]] = {
     "action_noise": _noise,
     "target": TargetNetwork,
 }
-"""Wrappers by DI-engine's names."""
+"""Wrappers by their documented names."""
 
 
 def model_wrap(model: Any, wrapper_name: str, **kwargs: Any) -> ModelWrapper:

@@ -1,3 +1,6 @@
+import lightning_ding.di_engine.policies.collate as _collate
+import lightning_ding.di_engine.policies.policy as _foreign
+
 from .a2c import A2CConfig as A2CConfig, A2CPolicy as A2CPolicy
 from .awac import AWACConfig as AWACConfig, AWACPolicy as AWACPolicy
 from .base.config import PolicyConfig as PolicyConfig
@@ -33,13 +36,6 @@ from .r2d2 import R2D2Config as R2D2Config, R2D2Policy as R2D2Policy
 from .rainbow import RainbowConfig as RainbowConfig, RainbowPolicy as RainbowPolicy
 from .recurrent_ppo import RecurrentPPOConfig as RecurrentPPOConfig, RecurrentPPOPolicy as RecurrentPPOPolicy
 from .redq import REDQConfig as REDQConfig, REDQPolicy as REDQPolicy
-from .reference.collate import (
-    default_collate as default_collate,
-    default_decollate as default_decollate,
-    default_preprocess_learn as default_preprocess_learn,
-    single_env_forward_wrapper as single_env_forward_wrapper,
-)
-from .reference.policy import ReferencePolicy as ReferencePolicy
 from .rlpd import RLPDConfig as RLPDConfig, RLPDPolicy as RLPDPolicy
 from .sac import SACConfig as SACConfig, SACPolicy as SACPolicy
 from .sqil import SQILConfig as SQILConfig, SQILPolicy as SQILPolicy
@@ -47,3 +43,9 @@ from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
+
+ReferencePolicy = _foreign.ReferencePolicy
+default_collate = _collate.default_collate
+default_decollate = _collate.default_decollate
+default_preprocess_learn = _collate.default_preprocess_learn
+single_env_forward_wrapper = _collate.single_env_forward_wrapper

@@ -4,8 +4,8 @@ Papers: Mnih et al. 2016, section 4 and algorithm S3 (https://arxiv.org/abs/1602
 together; advantages: Schulman et al. 2016, eq. 16 (https://arxiv.org/abs/1506.02438).
 
 Where this differs: Adam instead of RMSProp; the last step of a rollout is kept and bootstraps from the true next
-observation, as a time limit does; gamma is 0.99 by default, as for every algorithm here, not 0.9 as in DI-engine.
-``train_iter`` counts minibatches.
+observation, as a time limit does; gamma is 0.99 by default, as for every algorithm here. ``train_iter`` counts
+minibatches.
 
 Shapes: B batch.
 """

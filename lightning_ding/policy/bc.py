@@ -2,8 +2,8 @@
 
 Paper: Pomerleau 1989 (https://proceedings.neurips.cc/paper/1988/hash/812b4ba287f5ee0bc9d43bbf5bbe87fb-Abstract.html).
 
-Where this differs: the loss is the negative log likelihood for all kinds of actions; ``loss_type`` has the regression
-losses of DI-engine for continuous ones. Continuous actions are in normalised units, [-1, 1] in every dimension.
+Where this differs: the loss is the negative log likelihood for all kinds of actions; ``loss_type`` has regression
+losses for continuous ones. Continuous actions are in normalised units, [-1, 1] in every dimension.
 
 Shapes: B batch, A actions, or dimensions of a continuous action.
 """
@@ -136,14 +136,7 @@ class BCPolicy(ActorPolicy[BCConfig]):
         """Return the registered actor network."""
         return "pg", ["lightning_ding.model.pg"]
 
-    def _get_nstep(self) -> int:
-        return 1
-
-    def _get_discount_factor(self) -> float:
+    @property
+    def discount_factor(self) -> float:
+        """The discount factor: 1, because no return is computed."""
         return 1.0
-
-    def _get_random_collect_size(self) -> int:
-        return 0
-
-    def _get_update_per_collect(self) -> int:
-        return int(self.config.learn.update_per_collect)

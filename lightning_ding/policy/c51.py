@@ -5,8 +5,8 @@ Papers: Bellemare et al. 2017, algorithm 1 (https://arxiv.org/abs/1707.06887); d
 priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
 
 Where this differs: the online network chooses the next action; set ``double_q`` to false to follow the paper. A
-priority is the item's cross entropy, as in DI-engine; Hessel et al. use the divergence, which is the cross entropy
-minus the entropy of the target. A truncated step bootstraps from its true final observation, as in DQN.
+priority is the item's cross entropy; Hessel et al. use the divergence, which is the cross entropy minus the entropy of
+the target. A truncated step bootstraps from its true final observation, as in DQN.
 
 Shapes: B batch, A actions, N atoms.
 """

@@ -28,7 +28,7 @@ from lightning_ding.utils.ranks import rank_and_world_size
 
 logger = logging.getLogger(__name__)
 
-SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
+SMALLEST_STD = 1e-4  # of returns, for PopArt
 RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
 
 

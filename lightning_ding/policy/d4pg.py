@@ -61,7 +61,7 @@ class D4PGConfig(DDPGConfig):
     """Steps of the return, >= 1; fewer at an episode's end."""
     priority: bool = True
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
-    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = True  # noqa: N815 - a documented name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     model: D4PGModelConfig = field(default_factory=D4PGModelConfig)
     """The actor and the critic."""

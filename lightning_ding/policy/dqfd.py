@@ -64,7 +64,7 @@ class DQfDConfig(DQNConfig):
     for batches without discount, which do not come from such a buffer."""
     priority: bool = True
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
-    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = True  # noqa: N815 - a documented name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 0
     """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
@@ -105,7 +105,9 @@ class DQfDPolicy(DQNPolicy):
     demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "needed"
     config: DQfDConfig
 
-    def _get_pretraining_updates(self) -> int:
+    @property
+    def pretraining_updates(self) -> int:
+        """Updates from demonstrations only, before the first collection."""
         return self.config.learn.per_train_iter_k
 
     def target_outputs(self, batch: Any) -> dict[str, Any]:
@@ -148,9 +150,10 @@ class DQfDPolicy(DQNPolicy):
         """Return half the sum of the squared parameters."""
         return 0.5 * torch.stack([one.square().sum() for one in self.model.parameters()]).sum()
 
-    def _get_sample_options(self) -> dict[str, Any]:
-        options = {"n_step": self._get_nstep(), "discount_factor": self._get_discount_factor()}
-        return {**options, "first_step": True}
+    @property
+    def sample_options(self) -> dict[str, Any]:
+        """Arguments of a replay buffer's ``sample``."""
+        return {**super().sample_options, "first_step": True}
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "margin_loss"]

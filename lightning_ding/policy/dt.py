@@ -249,20 +249,15 @@ class DTPolicy(ActorPolicy[DTConfig]):
             raise TypeError(f"{type(self).__name__} needs a Discrete or Box action space, got {action_space}")
         return shapes
 
-    def _get_sample_options(self) -> dict[str, Any]:
+    @property
+    def sample_options(self) -> dict[str, Any]:
+        """Arguments of a replay buffer's ``sample``."""
         return {"sequence": self.config.context_len}
 
-    def _get_nstep(self) -> int:
-        return 1
-
-    def _get_discount_factor(self) -> float:
+    @property
+    def discount_factor(self) -> float:
+        """The discount factor: 1, because returns to go are sums."""
         return 1.0
-
-    def _get_random_collect_size(self) -> int:
-        return 0
-
-    def _get_update_per_collect(self) -> int:
-        return int(self.config.learn.update_per_collect)
 
 
 class Contexts:

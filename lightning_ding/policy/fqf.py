@@ -3,14 +3,13 @@
 Paper: Yang et al. 2019, proposition 1 and algorithm 1 (https://arxiv.org/abs/1911.02140); the other parts are those of
 ``iqn`` and ``qrdqn``.
 
-Where this differs: the target network proposes the levels of the target, as in DI-engine, and the online network
-chooses the next action; set ``double_q`` to false to follow the paper. DI-engine takes absolute values in the gradient
-of the levels where the values do not increase with the level; here it is that of proposition 1 everywhere. Adam trains
-the levels too, instead of RMSprop. The default rates are the paper's. Adam moves a weight by about its rate in an
-update, so 2.5e-9 moves the levels in millions of updates only. With a much larger rate the values may diverge: the loss
-gives the same weight to the values of all levels, so where many levels lie close together, their part of the
-distribution has more weight than its probability. Importance-sampling weights weigh the loss of the values only. The
-remaining differences are those of QR-DQN.
+Where this differs: the target network proposes the levels of the target, and the online network chooses the next
+action; set ``double_q`` to false to follow the paper. The gradient of the levels is that of proposition 1 everywhere,
+also where the values do not increase with the level. Adam trains the levels too, instead of RMSprop. The default rates
+are the paper's. Adam moves a weight by about its rate in an update, so 2.5e-9 moves the levels in millions of updates
+only. With a much larger rate the values may diverge: the loss gives the same weight to the values of all levels, so
+where many levels lie close together, their part of the distribution has more weight than its probability.
+Importance-sampling weights weigh the loss of the values only. The remaining differences are those of QR-DQN.
 
 Shapes: B batch, A actions, N parts of [0, 1].
 """

@@ -246,7 +246,9 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
         log_ratio = log_prob - batch["log_prob"]
         return rl.vtrace(log_ratio, batch["reward"], value, next_value, discount, ended, learn.lambda_, *bounds)
 
-    def _get_sample_options(self) -> dict[str, Any]:
+    @property
+    def sample_options(self) -> dict[str, Any]:
+        """Arguments of a replay buffer's ``sample``."""
         length = self.config.unroll_len
         return {"sequence": length, "period": length, "across_episodes": True}
 

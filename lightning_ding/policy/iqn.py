@@ -5,8 +5,8 @@ Paper: Dabney et al. 2018b, eq. 3 (https://arxiv.org/abs/1806.06923); the other 
 Where this differs: an action's value, in acting and in choosing the next action, is the mean over the middles of
 ``model.num_quantiles`` equal parts of [0, 1], instead of as many random levels, so that evaluations are deterministic;
 the levels of the loss are random. The online network chooses the next action; set ``double_q`` to false to follow the
-paper. The embedding leaves out the cosine with frequency 0, which is constant, as in Dopamine and DI-engine. DI-engine
-has one number of levels for all purposes. The remaining differences are those of QR-DQN.
+paper. The embedding leaves out the cosine with frequency 0, which is constant, as in Dopamine. The remaining
+differences are those of QR-DQN.
 
 Shapes: B batch, U minibatches of a round, A actions, N levels of a prediction, M of a target.
 """

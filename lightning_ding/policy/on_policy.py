@@ -200,18 +200,18 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     # ------------------------------------------------------------------ attributes
 
-    def _get_batch_size(self) -> int:
+    @property
+    def batch_size(self) -> int:
+        """Transitions of a minibatch; all those of a rollout without ``learn.batch_size``."""
         return self.config.learn.batch_size or self.config.collect.n_sample or 1
 
-    def _get_discount_factor(self) -> float:
-        return float(self.config.discount_factor)
-
-    def _get_update_per_collect(self) -> int:
+    @property
+    def update_per_collect(self) -> int:
         """Return how many updates a rollout gives; for whole episodes, whose length is unknown, one per pass."""
         if not self.on_policy:
             return int(self.config.learn.update_per_collect)
         rows = self.config.collect.n_sample or 1
-        return max(1, round(rows / self._get_batch_size()))
+        return max(1, round(rows / self.batch_size))
 
 
 @explores_by_state

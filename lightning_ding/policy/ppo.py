@@ -7,8 +7,8 @@ et al. 2021 (https://arxiv.org/abs/2006.05990).
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
 by a separate distance, not by the clip ratio of the policy, and by default not at all. The critic's scale
-(``value_norm``) follows the returns once a round and leaves all values as they are, see ``critic_scale``; DI-engine's
-change of scale multiplies them. ``train_iter`` counts minibatches.
+(``value_norm``) follows the returns once a round and leaves all values as they are, see ``critic_scale``.
+``train_iter`` counts minibatches.
 
 Shapes: B batch.
 """
@@ -161,8 +161,10 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         moved = torch.stack(divergences).nanmean()  # a skipped update moved nothing
         return mean_over_ranks(float(moved)) > limit
 
-    def _get_update_per_collect(self) -> int:
-        return self.config.learn.epoch_per_collect * super()._get_update_per_collect()
+    @property
+    def update_per_collect(self) -> int:
+        """Updates that a rollout gives, in all passes."""
+        return self.config.learn.epoch_per_collect * super().update_per_collect
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "approx_kl", "clip_fraction"]

@@ -3,9 +3,9 @@
 Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); advantages: Schulman et al. 2016, eq. 16
 (https://arxiv.org/abs/1506.02438). The loss is that of ``ppo``.
 
-Values and advantages are computed when data are collected, as in DI-engine, so that each transition keeps those of the
-policy that acted. With ``nstep_return`` the critic's targets are n-step returns with its newest values instead. In a
-distributed run the critic's scale is published with the weights, so that collectors compute values in its units.
+Values and advantages are computed when data are collected, so that each transition keeps those of the policy that
+acted. With ``nstep_return`` the critic's targets are n-step returns with its newest values instead. In a distributed
+run the critic's scale is published with the weights, so that collectors compute values in its units.
 
 Where this differs: a time limit and the end of a round bootstrap from the true next observation. Values are clipped by
 a separate distance, and by default not at all. The critic's scale (``value_norm``) is renewed once a round, and leaves
@@ -178,7 +178,9 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
         if "return_statistics" in state:
             self.return_statistics.load_state_dict(state["return_statistics"])
 
-    def _get_nstep(self) -> int:
+    @property
+    def nstep(self) -> int:
+        """Steps of the returns that a buffer sums."""
         return self.config.nstep if self.config.nstep_return else 1
 
     def _monitor_vars_learn(self) -> list[str]:

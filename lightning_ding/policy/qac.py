@@ -40,11 +40,11 @@ class ActorAndCriticsConfig(NetworkConfig):
     actor_head_hidden_size: int = 256
     """Width of the actor's hidden layers, >= 1."""
     actor_head_layer_num: int = 1
-    """Number of hidden layers of the actor after the first one, >= 0, as in DI-engine."""
+    """Number of hidden layers of the actor after the first one, >= 0."""
     critic_head_hidden_size: int = 256
     """Width of the critics' hidden layers, >= 1."""
     critic_head_layer_num: int = 1
-    """Number of hidden layers of the critics after the first one, >= 0, as in DI-engine."""
+    """Number of hidden layers of the critics after the first one, >= 0."""
     actor_hidden_size_list: Sequence[int] | None = None
     """Width of each hidden layer of the actor, >= 1, in place of the options above; None means theirs."""
     critic_hidden_size_list: Sequence[int] | None = None

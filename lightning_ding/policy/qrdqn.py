@@ -5,8 +5,8 @@ eq. 4 (https://arxiv.org/abs/1509.06461); n-step: Hessel et al. 2018, section 3 
 priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
 
 Where this differs: the online network chooses the next action; set ``double_q`` to false to follow the paper. The loss
-uses ``kappa``; DI-engine always uses 1. A priority is the item's quantile Huber loss, which the update minimises. A
-truncated step bootstraps from its true final observation, as in DQN.
+uses ``kappa``. A priority is the item's quantile Huber loss, which the update minimises. A truncated step bootstraps
+from its true final observation, as in DQN.
 
 Shapes: B batch, A actions, N quantiles.
 """

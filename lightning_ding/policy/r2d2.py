@@ -9,13 +9,12 @@ their episode, and the steps that they lack are padding, which is left out.
 
 Where this differs: a sequence that begins with its episode has no burn-in, because its state is exact. Its first
 ``burnin_step + sequence_period`` steps belong to no other sequence, so they have half of the weight of later steps. A
-sequence has ``nstep - 1`` more steps than
-``burnin_step + learn_unroll_len``, so that every step that is learned from has a whole n-step return; in DI-engine a
-sequence has no further steps, and its last ``nstep`` ones are not learned from. The exponents of the priorities and of
-the importance-sampling weights are those of the buffer, 0.6 and 0.4, where the paper has 0.9 and 0.6. The target
-follows softly (``target_theta`` 0.001), where the paper copies the network every 2,500 updates. A time limit bootstraps
-from the value of the true final observation, with the state that leads to it. All envs explore with one epsilon. The
-network reads observations only, not the last action and reward.
+sequence has ``nstep - 1`` more steps than ``burnin_step + learn_unroll_len``, so that every step that is learned from
+has a whole n-step return. The exponents of the priorities and of the importance-sampling weights are those of the
+buffer, 0.6 and 0.4, where the paper has 0.9 and 0.6. The target follows softly (``target_theta`` 0.001), where the
+paper copies the network every 2,500 updates. A time limit bootstraps from the value of the true final observation, with
+the state that leads to it. All envs explore with one epsilon. The network reads observations only, not the last action
+and reward.
 
 Shapes: T steps of a sequence, B sequences, A actions, S size of a state.
 """
@@ -111,7 +110,7 @@ class R2D2Config(QLearningConfig):
     """gamma, in [0, 1]."""
     priority: bool = True
     """Draw sequences by 0.9 times their largest and 0.1 times their mean error."""
-    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = True  # noqa: N815 - a documented name
     """Weigh sequences by the buffer's importance-sampling weights; needs priority."""
     burnin_step: int = 20
     """First steps of a sequence that only bring the state up to date, >= 0; none where its episode begins with it."""
@@ -264,7 +263,8 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
     def _sequence_length(self) -> int:
         return self.config.burnin_step + self.config.learn_unroll_len + self.config.nstep - 1
 
-    def _get_sample_options(self) -> dict[str, Any]:
+    @property
+    def sample_options(self) -> dict[str, Any]:
         """Return the arguments of the buffer's ``sample``; the rewards are summed here, not by the buffer."""
         period = self.config.sequence_period or max(1, self.config.learn_unroll_len // 2)
         window = {"sequence": self._sequence_length(), "burn_in": self.config.burnin_step, "period": period}

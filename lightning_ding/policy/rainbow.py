@@ -3,10 +3,9 @@
 Papers: Hessel et al. 2018 (https://arxiv.org/abs/1710.02298); noise: Fortunato et al. 2018, eq. 10 and 11
 (https://arxiv.org/abs/1706.10295); the papers of the other parts are in ``c51`` and ``dqn``. The loss is C51's.
 
-Where this differs: a constant epsilon of 0.05 explores in addition to the noise, as in DI-engine; set ``other.eps`` to
-0 to explore as in the paper. Each update draws one noise for the network, which predicts and chooses the next action
-with it, and another one for the target. All envs of a vector step use the same noise. Evaluations use neither noise nor
-epsilon.
+Where this differs: a constant epsilon of 0.05 explores in addition to the noise; set ``other.eps`` to 0 to explore as
+in the paper. Each update draws one noise for the network, which predicts and chooses the next action with it, and
+another one for the target. All envs of a vector step use the same noise. Evaluations use neither noise nor epsilon.
 
 Shapes: B batch, A actions, N atoms.
 """
@@ -75,7 +74,7 @@ class RainbowConfig(C51Config):
     """Steps of the return, >= 1; fewer at an episode's end."""
     priority: bool = True
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
-    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = True  # noqa: N815 - a documented name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     model: RainbowModelConfig = field(default_factory=RainbowModelConfig)  # type: ignore[assignment]
     """The Q-network."""

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 from lightning_ding import nested
 from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.rl import discrete_counts, random_legal_actions
+from lightning_ding.utils.attributes import PolicyAttributes
 from lightning_ding.utils.modes import CollectMode, EvalMode
 
 
@@ -46,11 +47,13 @@ def random_eval_mode(action_space: spaces.Space[Any], seed: int | np.random.Seed
     return EvalMode(*(getattr(player, method) for method in EvalMode._fields))
 
 
-class _RandomPlayer:
+class _RandomPlayer(PolicyAttributes):
     """Takes uniformly random actions, legal ones where the observation has an ``action_mask``.
 
     Its methods are those of the modes.
     """
+
+    config = None
 
     def __init__(self, action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None) -> None:
         self.action_space = action_space
@@ -60,6 +63,11 @@ class _RandomPlayer:
         self._rng = np.random.default_rng(seed)
         self._spaces: dict[int, spaces.Space[Any]] = {}  # by batch size
         self._attributes: dict[str, Any] = {"collect_data": False}
+
+    @property
+    def collect_data(self) -> bool:
+        """Whether a collector of several policies keeps the transitions of this player."""
+        return bool(self._attributes["collect_data"])
 
     def forward(self, obs: Any, **_: Any) -> Any:
         """Return actions for B observations, or for ``{env_id: observation}``, whatever the other arguments."""

@@ -162,8 +162,10 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         of_steps = {name: nested.index(column, real) for name, column in data.items() if name not in OF_SEQUENCES}
         return {**unrolled, IS_FIRST: data[IS_FIRST][index], **of_steps}
 
-    def _get_update_per_collect(self) -> int:
-        return self.config.learn.epoch_per_collect * super()._get_update_per_collect()
+    @property
+    def update_per_collect(self) -> int:
+        """Updates that a rollout gives, in all passes."""
+        return self.config.learn.epoch_per_collect * super().update_per_collect
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "approx_kl", "clip_fraction"]

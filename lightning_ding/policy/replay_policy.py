@@ -139,7 +139,7 @@ class ReplayConfig(PolicyConfig):
     """gamma, in [0, 1]."""
     priority: bool = False
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
-    priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
+    priority_IS_weight: bool = False  # noqa: N815 - a documented name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 0
     """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
@@ -239,17 +239,10 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         if self.has_target:
             self.target_model.load_state_dict(state["target_model"])
 
-    def _get_nstep(self) -> int:
+    @property
+    def nstep(self) -> int:
+        """Steps of the returns that a buffer sums."""
         return self.config.nstep or (NSTEP if self.config.reward_model.type is None else 1)
-
-    def _get_discount_factor(self) -> float:
-        return self.config.discount_factor
-
-    def _get_random_collect_size(self) -> int:
-        return self.config.random_collect_size
-
-    def _get_update_per_collect(self) -> int:
-        return self.config.learn.update_per_collect
 
 
 def make_target(network: NetworkT) -> NetworkT:

@@ -4,8 +4,8 @@ Papers: Haarnoja et al. 2017, eq. 4 and 7 (https://arxiv.org/abs/1702.08165); di
 section 2.2 (https://arxiv.org/abs/1704.06440); the other parts are those of ``dqn``.
 
 Where this differs: actions are discrete, so the policy softmax(Q / alpha) is sampled exactly and needs no network of
-its own. It is mixed with the uniform policy by ``other.eps``, as in DI-engine; set it to 0 for the softmax alone.
-Evaluations are greedy. ``alpha`` has DI-engine's default, all else DQN's. The remaining differences are those of DQN.
+its own. It is mixed with the uniform policy by ``other.eps``; set it to 0 for the softmax alone. Evaluations are
+greedy. The remaining differences are those of DQN.
 
 Shapes: B batch, A actions.
 """

@@ -3,7 +3,7 @@
 Paper: Fujimoto et al. 2018, algorithm 1 (https://arxiv.org/abs/1802.09477).
 
 Where this differs: Adam's default step size 1e-3; noise is in normalised units. As in the paper, the targets move with
-the delayed actor; DI-engine moves them after every update.
+the delayed actor.
 """
 
 from __future__ import annotations

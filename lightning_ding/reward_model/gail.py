@@ -83,7 +83,8 @@ class GAILRewardModel(RewardModel[GAILConfig]):
         fits = isinstance(seen, Mapping) or not isinstance(shape, int) or seen[0].numel() == shape
         require(fits, "reward_model.data_path", f"a data set with observations of {shape} numbers", config.data_path)
         choices = self.encode_action.choices
-        is_known = choices is None or bool((expert["action"].reshape(-1, len(choices)) < torch.tensor(choices)).all())
+        chosen = None if choices is None else expert["action"].reshape(-1, len(choices))
+        is_known = chosen is None or bool(((chosen >= 0) & (chosen < torch.tensor(choices))).all())
         allowed = f"a data set of {section.action_shape} actions"
         require(is_known, "reward_model.data_path", allowed, config.data_path)
         self._expert, self._read_obs = expert, policy.normaliser.normalise_obs

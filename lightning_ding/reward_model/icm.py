@@ -4,8 +4,7 @@ Paper: Pathak et al. 2017 (https://arxiv.org/abs/1705.05363), eq. 2 to 7. Featur
 model, which predicts the action from the features before and after it, so they contain what actions can change.
 
 Where this differs: observations and the intrinsic reward are normalised as in Burda et al. 2018, section 2.1
-(https://arxiv.org/abs/1808.04355), see :mod:`intrinsic`; continuous actions have a squared error. DI-engine takes the
-mean of the forward error over features, normalises it by the extremes of the minibatch, and has ``reverse_scale`` 1.
+(https://arxiv.org/abs/1808.04355), see :mod:`intrinsic`; continuous actions have a squared error.
 
 Shapes: B batch, F features, A width of an encoded action.
 """

@@ -4,8 +4,7 @@ Paper: Burda et al. 2018 (https://arxiv.org/abs/1810.12894), section 2.2: the re
 error of a predictor that learns the output of a fixed random network for the next observation.
 
 Where this differs: see :mod:`intrinsic` for the critic; the predictor learns from all collected transitions instead of
-a quarter; the mean instead of the sum over the features, which the normalisation removes. DI-engine normalises by the
-extremes of the minibatch (``intrinsic_reward_norm: minmax``) and takes the observation before the step.
+a quarter; the mean instead of the sum over the features, which the normalisation removes.
 
 Shapes: B batch, F features.
 """

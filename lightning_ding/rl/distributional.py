@@ -68,9 +68,18 @@ def categorical_projection(moved: Tensor, probability_t: Tensor, support: Tensor
     share = position - lower  # of the upper neighbour; 0 for an exact hit, so no probability is lost or counted twice
     below = lower.nan_to_num().long()  # the share of NaN is NaN; its index must still be valid, or CUDA aborts
     above = (below + 1).clamp(max=last)
+    if position.device.type != "cpu":  # a GPU adds up colliding atoms in any order, so runs would not repeat
+        return _projected_densely(position, probability_t).detach()
     projected = probability_t.new_zeros(probability_t.shape)
     projected = projected.scatter_add(1, below, probability_t * (1 - share))
     return projected.scatter_add(1, above, probability_t * share).detach()
+
+
+def _projected_densely(position: Tensor, probability_t: Tensor) -> Tensor:
+    """Return the projection of atoms at ``position``, in atoms of the support, as a sum over all pairs of atoms."""
+    atoms = torch.arange(position.shape[1], device=position.device, dtype=position.dtype)
+    share = (1 - (position[:, :, None] - atoms).abs()).clamp(min=0)  # (B, from, to)
+    return (share * probability_t[:, :, None]).sum(1)
 
 
 def share_beyond_support(moved: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:

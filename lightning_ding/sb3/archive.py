@@ -102,6 +102,9 @@ def _tensors(archive: zipfile.ZipFile, name: str, limit: int) -> dict[str, Tenso
     others = [str(key)[:60] for key, value in content.items() if not (isinstance(key, str) and _is_plain(value))]
     if others:
         raise ValueError(f"{name} has entries that are no tensors of numbers in memory: {others[:3]}")
+    broken = next((key for key, value in content.items() if not value.isfinite().all()), None)
+    if broken is not None:
+        raise ValueError(f"{name} has NaN or infinite numbers in the tensor {broken[:200]!r}")
     return dict(content)
 
 

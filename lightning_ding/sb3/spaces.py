@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ CLASS = re.compile(r"<class '(?:gym|gymnasium)\.spaces\.\w+\.(\w+)'>")
 DTYPE = re.compile(r"(?:<class 'numpy\.)?((?:u?int|float)\d+|bool)(?:_?'>)?")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|inf|nan)")
 ENTRY = re.compile(r"\(?\s*(?P<quote>['\"])(?P<key>[^'\"]*)(?P=quote)\s*[:,]\s*(?P<kind>\w+)\(")
-
-
+AFTER = re.compile(r"\s*(?:,\s*|$)")
+AFTER_PAIR = re.compile(r"\s*\)?(?:,\s*|$)")
+BRACKET = re.compile(r"[(){}\[\]]")
 LONGEST = 40
 """Characters of a number; matching the pattern takes the square of its length."""
 LARGEST = 10_000_000
@@ -162,39 +164,38 @@ def _entries(text: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
             break
     else:
         raise ValueError(f"{text[:40]!r} is no dict")
-    while rest:
-        found = ENTRY.match(rest)
+    place = 0
+    while place < len(rest):
+        found = ENTRY.match(rest, place)
         if found is None:
-            raise ValueError(f"{rest[:40]!r} is no entry")
+            raise ValueError(f"{rest[place : place + 40]!r} is no entry")
         end_of_arguments = _closing(rest, found.end())
         yield found["key"], _from_repr(found["kind"], _split(rest[found.end() : end_of_arguments]))
-        rest = rest[end_of_arguments + 1 :].lstrip()
-        rest = rest.removeprefix(")") if found[0].startswith("(") else rest
-        if rest and not rest.startswith(","):
-            raise ValueError(f"{rest[:40]!r} after an entry")
-        rest = rest.removeprefix(",").lstrip()
+        after = (AFTER_PAIR if found[0].startswith("(") else AFTER).match(rest, end_of_arguments + 1)
+        if after is None:
+            raise ValueError(f"{rest[end_of_arguments + 1 : end_of_arguments + 41]!r} after an entry")
+        place = after.end()
 
 
 def _closing(text: str, begin: int) -> int:
     """Return the index of the bracket that closes one opened before ``begin``."""
     depth = 1
-    for place, character in enumerate(text[begin:], begin):
-        depth += (character in "([{") - (character in ")]}")
+    for found in BRACKET.finditer(text, begin):
+        depth += 1 if found[0] in "([{" else -1
         if depth == 0:
-            return place
+            return found.start()
     raise ValueError("a bracket is not closed")
 
 
 def _split(text: str) -> list[str]:
     """Return the arguments of a call, split at its own commas."""
-    parts, depth = [""], 0
-    for character in text:
+    places, depth = [-1], 0
+    for place, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
         if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+            places.append(place)
+    parts = (text[begin + 1 : end].strip() for begin, end in pairwise([*places, len(text)]))
+    return [part for part in parts if part]
 
 
 def _from_repr(kind: str, arguments: list[str]) -> spaces.Space[Any]:

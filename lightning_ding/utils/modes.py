@@ -85,7 +85,7 @@ def enabled_fields(known: Sequence[str], asked: Sequence[str] | None) -> tuple[s
 def is_unknown_attribute(error: NotImplementedError | KeyError, name: str) -> bool:
     """Return whether an error of a policy's ``get_attribute`` says that the policy has no attribute of a name.
 
-    Policies of users raise a KeyError with the name, or with nothing, as DI-engine's tests do.
+    Policies of users raise a KeyError with the name, or with nothing.
     """
     return isinstance(error, NotImplementedError) or not error.args or name in str(error.args[0])
 

@@ -72,7 +72,7 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
 
 
 def _section(cfg: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a config; empty if it has none, as configs in DI-engine's form may."""
+    """Return a section of a config; empty if it has none, as a dict config may."""
     found = cfg.get(name)
     return found if isinstance(found, Mapping) else {}
 

@@ -3,12 +3,8 @@
 The workers of distributed runs are imported from ``lightning_ding.distributed`` when they are used.
 """
 
-import importlib
-from typing import Any
+from lightning_ding.utils.foreign import attach
 
-import lazy_loader
-
-_of_this_package, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _DISTRIBUTED = (
     "BaseCommCollector",
     "BaseCommLearner",
@@ -24,17 +20,6 @@ _DISTRIBUTED = (
     "get_parallel_collector_cls",
     "get_parallel_commander_cls",
 )
-"""Names of ``lightning_ding.distributed`` that DI-engine has in its package of workers."""
-__all__ += _DISTRIBUTED
-
-
-def __getattr__(name: str) -> Any:
-    """Import what has the name."""
-    if name in _DISTRIBUTED:
-        return getattr(importlib.import_module("lightning_ding.distributed"), name)
-    return _of_this_package(name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, also of what is imported when it is used."""
-    return sorted(__all__)
+_HOMES = {"BaseSerialCommander": "di_engine.commander", **dict.fromkeys(_DISTRIBUTED, "distributed")}
+"""Modules of names that users of other frameworks look for here."""
+__getattr__, __dir__, __all__ = attach(__name__, _HOMES, __file__)

@@ -1,5 +1,7 @@
 import typing
 
+import lightning_ding.di_engine.commander as _commander
+
 from .aggregator import LearnerAggregator as LearnerAggregator, merge_info as merge_info
 from .base import create_comm_collector as create_comm_collector, create_comm_learner as create_comm_learner
 from .buffer import (
@@ -23,7 +25,6 @@ from .collector import (
     create_serial_collector as create_serial_collector,
     get_serial_collector_cls as get_serial_collector_cls,
 )
-from .commander import BaseSerialCommander as BaseSerialCommander
 from .evaluator import (
     BattleInteractionSerialEvaluator as BattleInteractionSerialEvaluator,
     IMetric as IMetric,
@@ -52,5 +53,7 @@ from .learner import (
     with_priority as with_priority,
 )
 from .transitions import to_tensor_transitions as to_tensor_transitions
+
+BaseSerialCommander = _commander.BaseSerialCommander
 
 def __getattr__(name: str) -> typing.Any: ...  # the workers of distributed runs

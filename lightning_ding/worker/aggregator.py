@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.ranks import gather_bytes, world_size
 from lightning_ding.worker.config import AggregatorConfig
 from lightning_ding.worker.learner import BaseLearner
@@ -80,7 +81,7 @@ class LearnerAggregator:
                 learner.call_hook("before_run")
         self._is_started = True
 
-    # ------------------------------------------------------------------ tasks, as DI-engine's coordinator sends them
+    # ------------------------------------------------------------------ tasks, as a coordinator sends them
 
     def deal_with_get_resource(self) -> dict[str, int]:
         """Return the number of learners of this process as ``gpu``."""
@@ -178,7 +179,7 @@ class LearnerAggregator:
         return merge_info(infos)
 
     def _batch_sizes(self) -> list[int]:
-        return [int(learner.policy.get_attribute("batch_size")) for learner in self.learners.values()]
+        return [int(policy_of(learner.policy).batch_size) for learner in self.learners.values()]
 
     def _train(self, data: Any, envstep: int) -> list[dict[str, Any]]:
         sizes = self._batch_sizes()

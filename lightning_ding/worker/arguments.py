@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def also_named(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that lets a method take arguments by further names, such as those of DI-engine.
+    """Return a decorator that lets a method take arguments by further names.
 
     Args:
         others: For each further name, the name in the method's signature.

@@ -29,7 +29,7 @@ class DefaultsOfClass:
 class Worker(ABC):
     """A context manager that closes its own objects, configured by a section of a policy's config.
 
-    A subclass that sets ``config`` to a dict, as DI-engine's workers do, has its keys as defaults.
+    A subclass that sets ``config`` to a dict has its keys as defaults.
     """
 
     config: Any = DefaultsOfClass()

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import random_legal_actions
-from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, is_unknown_attribute
+from lightning_ding.utils.attributes import PolicyAttributes, policy_of
+from lightning_ding.utils.foreign import foreign
+from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.worker.actions import check_finite
 from lightning_ding.worker.arguments import attribute_or_self
-from lightning_ding.worker.by_env import ByEnv
+from lightning_ding.worker.config import CollectorConfig
 
-ModeT = TypeVar("ModeT", bound=CollectMode | EvalMode | ByEnv)
+ModeT = TypeVar("ModeT", bound=Any)
 BoolArray = NDArray[np.bool_]
 
 
@@ -44,14 +46,25 @@ def command_mode_of(policy: Any) -> CommandMode:
     return cast(CommandMode, attribute_or_self(policy, "command_mode"))
 
 
-def attribute(mode: LearnMode | CollectMode | EvalMode | ByEnv, name: str, default: Any) -> Any:
-    """Return an attribute of a mode's policy, or ``default`` if the policy does not have it."""
-    try:
-        return mode.get_attribute(name)
-    except (NotImplementedError, KeyError) as error:
-        if is_unknown_attribute(error, name):
-            return default
-        raise
+def adapted(mode: Any, config: CollectorConfig) -> Any:
+    """Return a collect mode as it is, and an adapter of any other object with its functions.
+
+    The adapter gives the policy observations, and takes its outputs and transitions, env by env.
+
+    Raises:
+        ValueError: If the config has an option that does nothing for a policy that acts on batches.
+        TypeError: If the mode lacks a function.
+    """
+    if not isinstance(mode, CollectMode):
+        return foreign("by_env").ByEnv(mode, config)
+    reasons = {
+        "deepcopy_obs": "the arrays that such a policy gets are never overwritten",
+        "transform_obs": "it makes its tensors itself",
+    }
+    for name, reason in reasons.items():
+        allowed = f"False for a policy that acts on batches, because {reason}"
+        require(not getattr(config, name), name, allowed, getattr(config, name))
+    return mode
 
 
 class Output(NamedTuple):
@@ -159,19 +172,19 @@ def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
     if num_players is not None and len(modes) != num_players:
         raise ValueError(f"policy must hold as many modes as the env has players, {num_players}, got {len(modes)}")
     for number, mode in enumerate(modes):
-        has_memory = isinstance(mode, (CollectMode, EvalMode)) and attribute(mode, "has_memory", False)
+        has_memory = isinstance(mode, (CollectMode, EvalMode)) and policy_of(mode).has_memory
         allowed = "one without memory, because a state belongs to an env and not to a player of a game"
         require(not has_memory, f"policy of player {number}", allowed, "one with a recurrent network")
-        keeps_noise = isinstance(mode, CollectMode) and attribute(mode, "keeps_noise", False)
+        keeps_noise = isinstance(mode, CollectMode) and policy_of(mode).keeps_noise
         allowed = "one without model.use_sde, because noise belongs to an env and not to a player of a game"
         require(not keeps_noise, f"policy of player {number}", allowed, "one with it")
     return tuple(modes)
 
 
 def _act(mode: Any, obs: Any, rows: BoolArray, kwargs: Mapping[str, Any]) -> Any:
-    """Return the output of a policy for the players of ``rows``; a :class:`ByEnv` gets the numbers of their envs."""
-    if isinstance(mode, ByEnv):
-        return mode.act(obs, rows.nonzero()[0].tolist(), **kwargs)
+    """Return the output of a policy for the players of ``rows``; an adapter gets the numbers of their envs."""
+    if isinstance(mode, PolicyAttributes):
+        return mode.act(obs, rows.nonzero()[0].tolist(), **kwargs)  # type: ignore[attr-defined]
     return mode.forward(obs, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Transitions as lists of dicts of tensors, DI-engine's form of them.
+"""Transitions as lists of dicts of tensors.
 
 Shapes: K transitions.
 """

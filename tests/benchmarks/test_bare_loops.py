@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-
-import gymnasium as gym
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,8 @@ import pytest
 import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.trainer.call import _call_callbacks_load_state_dict
 
 from lightning_ding.callbacks import Curriculum, RunCheckpoint
 from lightning_ding.config import deep_merge
@@ -123,6 +126,46 @@ def test_resumed_run_continues_at_its_level(
     else:
         assert {**first, **second} == levels
         assert torch.equal(whole, resumed)
+
+
+def test_two_curricula_set_different_things_and_continue_at_their_own_levels(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    def run(max_env_step: int, file: Path | None = None) -> tuple[list[int], tuple[float, float], Any]:
+        pair = [
+            Curriculum("level", LEVELS, threshold=0.0, min_episodes=8),
+            Curriculum("set_wind", [5.0, 6.0, 7.0], threshold=1e9, sets="method"),
+        ]
+        module = ReplayDataModule(LevelEnv, num_envs=2, max_env_step=max_env_step, rounds_per_epoch=2)
+        seen = (Noted(pair[0]), Noted(pair[1], "wind"))
+        logger = CSVLogger(tmp_path / str(max_env_step))
+        callbacks = [*pair, *seen, RunCheckpoint(tmp_path / str(max_env_step))]
+        trainer = make_trainer(enable_checkpointing=True, callbacks=callbacks, log_every_n_steps=1, logger=logger)
+        trainer.fit(DQNPolicy(small), module, ckpt_path=file, weights_only=True)
+        _, level = seen[0].levels[max_env_step]
+        _, wind = seen[1].levels[max_env_step]
+        with (Path(logger.log_dir) / "metrics.csv").open() as rows:
+            logged = {name for name in next(csv.reader(rows)) if name.startswith("curriculum/")}
+        return [one.level for one in pair], (level, wind), logged
+
+    first = run(32)
+    assert first == ([1, 0], (2.0, 5.0), {"curriculum/level", "curriculum/set_wind"})
+    levels, in_envs, _ = run(40, tmp_path / "32" / "last.ckpt")
+    assert (levels, in_envs) == ([1, 0], (2.0, 5.0))
+
+
+def test_two_curricula_of_the_same_name_are_refused(make_trainer: MakeTrainer) -> None:
+    pair = [Curriculum("level", [0, 1], 1.0), Curriculum("level", [3, 4], 1.0)]
+    with pytest.raises(RuntimeError, match="more than one stateful callback of type `Curriculum`"):
+        make_trainer(callbacks=pair)
+
+
+def test_level_of_a_checkpoint_without_the_name_is_read(make_trainer: MakeTrainer) -> None:
+    curriculum = Curriculum("level", LEVELS, 1.0)
+    trainer = make_trainer(callbacks=[curriculum])
+    state = {"pytorch-lightning_version": "2.5.0", "callbacks": {"Curriculum": {"level": 2, "since": 5}}}
+    _call_callbacks_load_state_dict(trainer, state)
+    assert curriculum.level == 2
 
 
 def test_unknown_metric_is_named_after_the_first_evaluation(make_trainer: MakeTrainer, small: Config) -> None:

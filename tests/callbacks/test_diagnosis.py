@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Facts, dict[str, float], Facts, dict[str, float]]] = {
         *(Facts(), {"learn/saturated_actions": 1.0, "learn/action_spread": 0.0}),
         *(Facts(), {"learn/saturated_actions": 1.0, "learn/action_spread": 1.0}),
     ),
-    "dead_units": (Facts(), {"learn/dead_units": 1.0}, Facts(), {"learn/dead_units": 0.9}),
+    "dead_units": (Facts(), {"learn/dead_units": 0.98}, Facts(), {"learn/dead_units": 0.97}),
     "greedy_worse_than_collected": (
         *(DISCOUNTED, {"eval/return_mean": 10.0, "collect/return_mean": 100.0, **LATE}),
         *(DISCOUNTED, {"eval/return_mean": 100.0, "collect/return_mean": 10.0, **LATE}),
@@ -169,8 +169,8 @@ def test_sgd_has_no_usual_learning_rate() -> None:
 # ---------------------------------------------------------------------- no false alarm
 
 
-SHORTENED = {"recurrent_ppo_no_velocity": ["random_actor"]}
-"""Symptoms of recorded runs with a part of their recipe's budget, after which the policy had not learned yet."""
+DOES_NOT_LEARN = {"dqn_mountaincar": ["dead_units"]}
+"""Symptoms of a baseline that is published because it never reaches the goal."""
 
 
 def names_found(run: dict[str, Any]) -> list[str]:
@@ -189,12 +189,12 @@ def is_whole(name: str) -> bool:
 
 
 def test_recorded_runs_are_as_many_as_the_decisions_say() -> None:
-    assert (len(STORED), sum(map(is_whole, STORED)), len(PROOFS)) == (16, 9, 52)
+    assert (len(STORED), sum(map(is_whole, STORED)), len(PROOFS)) == (50, 43, 52)
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_a_recorded_run_of_a_whole_recipe_has_no_symptom_and_a_shortened_one_those_that_are_known(name: str) -> None:
-    assert names_found(STORED[name]) == ([] if is_whole(name) else SHORTENED.get(name, []))
+def test_a_recorded_run_has_no_symptom_but_that_of_the_baseline_that_does_not_learn(name: str) -> None:
+    assert names_found(STORED[name]) == DOES_NOT_LEARN.get(name, [])
     assert any("learn/grad_norm" in column for column in STORED[name]["columns"])
 
 

@@ -122,7 +122,12 @@ def test_limits_give_a_callback_for_each_limit_that_is_set() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "callbacks", "max_epochs"),
-    [(Limits(), [], None), (Limits(stop_value=0.0), [], -1), (Limits(), [StopAtTrainIter(2)], -1)],
+    [
+        (Limits(), [], None),
+        (Limits(stop_value=0.0), [], -1),
+        (Limits(), [StopAtTrainIter(2)], -1),
+        (Limits(eval_every=10), [], -1),
+    ],
 )
 def test_default_number_of_epochs_is_lifted_for_a_run_with_a_limit(
     make_trainer: MakeTrainer, limits: Limits, callbacks: list[Callback], max_epochs: int | None
@@ -130,3 +135,28 @@ def test_default_number_of_epochs_is_lifted_for_a_run_with_a_limit(
     trainer = make_trainer(callbacks=callbacks)
     limits.lift_default_epochs(trainer)
     assert trainer.max_epochs == max_epochs
+
+
+@pytest.mark.parametrize(
+    ("limits", "flags", "is_said"),
+    [
+        (Limits(eval_every=10), {}, True),
+        (Limits(max_env_step=100, eval_every=10), {}, False),
+        (Limits(eval_every=10), {"max_time": "00:00:01:00"}, False),
+        (Limits(eval_every=10), {"max_steps": 5}, False),
+        (Limits(eval_every=10), {"max_epochs": -1}, False),  # the user asked for it
+        (Limits(), {}, False),  # Lightning says it
+    ],
+)
+def test_a_run_with_intervals_of_env_steps_that_nothing_ends_says_so_once(
+    make_trainer: MakeTrainer,
+    limits: Limits,
+    flags: dict[str, Any],
+    is_said: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trainer = make_trainer(**flags)
+    limits.lift_default_epochs(trainer)
+    limits.lift_default_epochs(trainer)
+    expected = ["no limit is set, so the run with eval_every=10 continues until it is stopped"] if is_said else []
+    assert [text.partition(":")[0] for text in caplog.messages if "no limit" in text] == expected

@@ -108,6 +108,21 @@ def test_epsilon_is_at_its_end_after_a_data_set_and_stays_there(make_trainer: Ma
     assert again.command_mode.get_setting_collect({"envstep": 32, "learner_step": 0}) == {"eps": 0.0}
 
 
+def test_epsilon_is_at_its_end_after_a_checkpoint_of_a_data_set_without_data_iter(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    file = trained(make_trainer, tmp_path, "dqn")
+    saved = torch.load(file, weights_only=True)
+    del saved["progress"]["data_iter"]
+    policy = DQNPolicy(Q_LEARNING)
+    policy.on_load_checkpoint(saved)
+    assert policy.progress.data_iter == 4
+    assert policy.command_mode.get_setting_collect({"envstep": 0, "learner_step": 0}) == {"eps": 0.0}
+    del saved["datamodule_hyper_parameters"]["dataset"]  # of a run in envs, which may learn before its first step
+    policy.on_load_checkpoint(saved)
+    assert policy.command_mode.get_setting_collect({"envstep": 0, "learner_step": 0}) == {"eps": 1.0}
+
+
 def test_counter_of_env_steps_is_zero_after_a_data_set(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     policy = load_policy(trained(make_trainer, tmp_path, "dqn"))
     assert (policy.progress.env_step, policy.progress.train_iter) == (0, 4)

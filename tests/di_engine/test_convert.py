@@ -14,9 +14,9 @@ import yaml
 
 from lightning_ding.config import resolve
 from lightning_ding.di_engine.convert import Unnamed, as_names, to_recipe, to_yaml
+from lightning_ding.di_engine.serial import train
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry import lightning_cli
-from lightning_ding.entry.serial import train
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker import LearnerHook
 from tests.di_engine.pairs import OFFLINE, TYPES, env_of, small_pair

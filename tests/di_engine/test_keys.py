@@ -11,9 +11,9 @@ from torch import nn
 from lightning_ding.di_engine.configs import nested
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.run import Run
+from lightning_ding.di_engine.serial import make
 from lightning_ding.di_engine.shared_keys import Key
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.serial import make
 from tests.di_engine.pairs import CONTINUOUS, OFFLINE, ON_POLICY, REPLAYED, TYPES, VALUE_BASED, pair_of
 
 Q_LEARNING = VALUE_BASED

@@ -12,8 +12,8 @@ from torch import nn
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
+from lightning_ding.di_engine.serial import make, make_object
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.serial import make, make_object
 from lightning_ding.policy import DQNPolicy, Policy, TD3Policy
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from lightning_ding.worker.learner.builtin_hooks import SaveCkptHook

@@ -12,9 +12,9 @@ import pytest
 from easydict import EasyDict
 
 import lightning_ding.worker
+from lightning_ding.di_engine.parallel_config import compile_run, is_ding_run
 from lightning_ding.distributed import Coordinator, create_parallel_commander, get_parallel_commander_cls
-from lightning_ding.distributed.config import resolve_policy
-from lightning_ding.distributed.ding_config import compile_run, is_ding_run, read_run
+from lightning_ding.distributed.config import read_run, resolve_policy
 from lightning_ding.entry import parallel, parallel_pipeline, roles
 from lightning_ding.worker import (
     BaseCommCollector,

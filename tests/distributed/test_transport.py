@@ -114,7 +114,6 @@ def test_only_the_registry_and_its_own_folder_name_a_transport() -> None:
         "distributed/__init__.py",  # exports
         "distributed/collector/naive.py",  # its signature is that of HTTP and a folder
         "distributed/config.py",  # the default
-        "distributed/ding_config.py",  # the name in configs of DI-engine
         "distributed/transport.py",  # the registry
     }
 

@@ -17,8 +17,8 @@ from torch import nn
 from lightning_ding import entry
 from lightning_ding.checkpoints import last_checkpoint
 from lightning_ding.config import deep_merge
+from lightning_ding.di_engine.serial import eval as evaluate, make, serial_pipeline, serial_pipeline_onpolicy
 from lightning_ding.entry.cli import main
-from lightning_ding.entry.serial import eval as evaluate, make, serial_pipeline, serial_pipeline_onpolicy
 from lightning_ding.envs import BaseEnv, BaseEnvTimestep
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.di_engine.pairs import small_pair

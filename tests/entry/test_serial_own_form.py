@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lightning_ding.config import deep_merge
+from lightning_ding.di_engine.serial import eval as evaluate, serial_pipeline, serial_pipeline_onpolicy
 from lightning_ding.entry.cli import main
-from lightning_ding.entry.serial import eval as evaluate, serial_pipeline, serial_pipeline_onpolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.di_engine.test_convert import run_script
 from tests.toys.reference_policies import PlainDQN, PlainDQNCommand, PlainPG

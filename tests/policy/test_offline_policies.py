@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from lightning_ding.policy import (
     DiscreteCQLPolicy,
     IQLPolicy,
     TD3BCPolicy,
+    awac,
     create_policy,
 )
 from tests.learning_seeds import assert_reached, learning_seed
@@ -141,6 +143,28 @@ def test_iql_queries_no_action_outside_of_the_data() -> None:
 
 
 # ---------------------------------------------------------------------- AWAC
+
+
+@pytest.mark.parametrize(
+    ("norm_advantage", "other_rank", "weights"),
+    [
+        (False, None, [20.085537, 0.018315639]),  # exp(3), exp(-4)
+        (True, None, [2.3362057, 0.32259073]),  # with (25 / 2) ** 0.5 = 3.5355339: exp(0.8485281), exp(-1.1313708)
+        (True, 37.5, [1.8221188, 0.44932896]),  # with ((12.5 + 37.5) / 2) ** 0.5 = 5: exp(0.6), exp(-0.8)
+    ],
+)
+def test_awac_divides_advantages_by_their_root_mean_square_over_all_ranks(
+    norm_advantage: bool, other_rank: float | None, weights: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = made(AWACPolicy, beta=1.0, norm_advantage=norm_advantage)
+    q_is_first_dimension = SimpleNamespace(compute_critic=lambda obs, action: {"q_value": action[None, :, 0]})
+    monkeypatch.setattr(policy, "_modules", {**policy._modules, "model": q_is_first_dimension})
+    monkeypatch.setattr(policy, "_sample", lambda obs, noise: torch.ones(2, 2))  # values of 1
+    if other_rank is not None:
+        monkeypatch.setattr(awac, "world_size", lambda: 2)
+        monkeypatch.setattr(awac, "sum_over_ranks", lambda mine: mine + other_rank)
+    batch = {"obs": torch.zeros(2, 3), "action": torch.tensor([[4.0, 0.0], [-3.0, 0.0]]), "noise": torch.zeros(2, 2, 1)}
+    assert_close(policy._weight(batch), torch.tensor(weights), rtol=1e-6, atol=0)
 
 
 def test_awac_losses_equal_loops_written_from_the_paper() -> None:

@@ -119,6 +119,10 @@ def test_data_set_of_another_env_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", **{**columns, "action_n": np.asarray(9), "action": columns["action"] + 5})
     with pytest.raises(ValueError, match=r"reward_model.data_path must be a data set of 2 actions"):
         make("dqn", str(tmp_path / "other.npz"))
+    below = {"action_n": np.asarray(3), "action_start": np.asarray(-1), "action": columns["action"] - 1}
+    np.savez(tmp_path / "other.npz", **{**columns, **below})
+    with pytest.raises(ValueError, match=r"reward_model.data_path must be a data set of 2 actions"):
+        make("dqn", str(tmp_path / "other.npz"))
     with pytest.raises(ValueError, match=r"reward_model.data_path must be a data set with observations of 4"):
         make("dqn", write_expert(tmp_path, True))
 

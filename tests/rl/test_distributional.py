@@ -23,6 +23,7 @@ from lightning_ding.rl import (
     truncated_quantiles,
     weighted_mean,
 )
+from lightning_ding.rl.distributional import _projected_densely
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 
@@ -109,6 +110,18 @@ def test_projection_shares_each_atom_between_its_neighbours(
 def test_projection_is_that_of_the_loops() -> None:
     rows = random_rows()
     assert_close(projection(*rows.values()), slow_projection(*rows.values()), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_atom", [2, 11, 51, 101])
+def test_projection_of_a_gpu_is_that_of_the_cpu(n_atom: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    support = torch.linspace(-10, 10, n_atom)
+    moved = 30 * torch.rand(25, n_atom, generator=generator) - 15
+    moved[:5] = support  # exact hits
+    probability = torch.rand(25, n_atom, generator=generator).softmax(1)
+    position = ((moved - support[0]) / (support[1] - support[0])).clamp(0, n_atom - 1)
+    dense = _projected_densely(position, probability)
+    assert_close(dense, categorical_projection(moved, probability, support), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_atom", [2, 11, 51, 101])

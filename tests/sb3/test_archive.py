@@ -67,6 +67,18 @@ def test_weights_that_are_no_plain_tensors_are_refused(tensor: Any, tmp_path: Pa
         load_policy(file)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("file", ["policy.pth", "pytorch_variables.pth"])
+def test_tensor_with_numbers_that_are_not_finite_is_named(file: str, number: float, tmp_path: Path) -> None:
+    weights = {name: tensor.clone() for name, tensor in weights_of("ppo_box").items()}
+    bias, variables = weights["action_net.bias"], {"log_ent_coef": torch.zeros(1)}
+    (bias if file == "policy.pth" else variables["log_ent_coef"])[0] = number
+    path = write_zip(tmp_path / "model.zip", models()["ppo_box"]["data"], weights, variables)
+    broken = "action_net.bias" if file == "policy.pth" else "log_ent_coef"
+    with pytest.raises(ValueError, match=rf"{file} has NaN or infinite numbers in the tensor '{broken}'"):
+        load_policy(path)
+
+
 @pytest.mark.parametrize("name", [5, "mlp_extractor.policy_net.\N{SUPERSCRIPT TWO}"])
 def test_odd_names_of_weights_are_refused(name: Any, tmp_path: Path) -> None:
     weights: dict[Any, Tensor] = {**weights_of("ppo_box"), name: torch.zeros(1)}

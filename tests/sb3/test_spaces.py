@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,13 @@ def test_older_and_abbreviated_texts_are_read(described: dict[str, Any], space: 
 def test_text_that_is_no_space_is_one_error(described: Any) -> None:
     with pytest.raises(UnreadableSpaceError, match="the text of action_space in the file does not describe the space"):
         read_space(described, "action_space")
+
+
+def test_time_to_read_a_long_text_is_in_proportion_to_its_length() -> None:
+    bounds = "[" + "1. " * 300_000 + "]"
+    entries = [f"'{number}': Discrete(2)" for number in range(20_000)]
+    text = "{" + ", ".join([f"'a': Box({bounds}, {bounds}, (300000,), float32)", *entries]) + "}"
+    begin = time.process_time()
+    read = read_space(named("Dict", spaces=text), "observation_space")
+    assert time.process_time() - begin < 5  # a second; the square of the length would be 20 s
+    assert (len(read.spaces), read["a"].shape) == (20_001, (300_000,))  # type: ignore[attr-defined,index]

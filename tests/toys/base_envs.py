@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lightning_ding.envs.base_env import BaseEnv, BaseEnvTimestep
+from lightning_ding.di_engine.base_env import BaseEnv, BaseEnvTimestep
 
 
 class Walk(BaseEnv):

@@ -18,7 +18,6 @@ from lightning_ding.config import ConfigLike, resolve, to_easydict
 from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator
 from lightning_ding.distributed.collector.step_methods import OWN_METHODS, StepMethods
 from lightning_ding.distributed.config import CollectorTaskConfig
-from lightning_ding.distributed.ding_config import known_keys, task_of_ding
 from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
 from lightning_ding.envs.handle import apply_setting, settings_of
@@ -26,6 +25,8 @@ from lightning_ding.envs.settings import EnvSettings
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.rl.running import combine_moments, moments
+from lightning_ding.utils.attributes import policy_of
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import not_implemented
 from lightning_ding.worker.base import get_class
 
@@ -56,8 +57,8 @@ class BaseParallelCollector(StepMethods):
     same version, which each transition stores as ``policy_version``.
 
     The functions are attributes and may be set after the constructor; ``start`` needs them. Each may also have
-    DI-engine's form, see :mod:`lightning_ding.distributed.collector.calls`. A subclass implements :meth:`_setup`, or
-    DI-engine's methods, see :class:`StepMethods`, and ``get_finish_info``; its ``cfg`` may then have further keys.
+    another form, see :mod:`lightning_ding.distributed.collector.calls`. A subclass implements :meth:`_setup`, or
+    the methods of :class:`StepMethods`, and ``get_finish_info``; its ``cfg`` may then have further keys.
 
     Args:
         cfg: The ``collector_cfg`` of the task.
@@ -83,8 +84,7 @@ class BaseParallelCollector(StepMethods):
     ) -> None:
         self._cfg = cfg
         self._has_own_steps = all(getattr(type(self), name) is not getattr(StepMethods, name) for name in OWN_METHODS)
-        given = known_keys(cfg, CollectorTaskConfig) if self._has_own_steps else cfg
-        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, task_of_ding(given))
+        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, self._read(cfg))
         self._prefix = "EVALUATOR" if self.config.eval_flag else "COLLECTOR"
         self.get_policy_update_info = get_policy_update_info
         self.send_stepdata = send_stepdata
@@ -102,6 +102,9 @@ class BaseParallelCollector(StepMethods):
         self._is_closed = False
         self._is_done = False
         self._seconds = 0.0
+
+    def _read(self, cfg: Any) -> Any:
+        return foreign("parallel_config").task_of(cfg, self._has_own_steps) if isinstance(cfg, Mapping) else cfg
 
     # ------------------------------------------------------------------ for subclasses
 
@@ -233,7 +236,7 @@ class BaseParallelCollector(StepMethods):
 
     def _own_metrics(self) -> dict[str, float]:
         """Return the means of what the main player's ``_forward_collect`` reported since the last call."""
-        metrics = None if self.policy is None else self.policy.get_attribute("module").collect_metrics
+        metrics = None if self.policy is None else policy_of(self.policy).module.collect_metrics
         return {} if metrics is None else {f"collect/{name}": value for name, value in metrics.flush().items()}
 
     def _apply_settings(self) -> bool:

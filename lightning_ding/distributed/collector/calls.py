@@ -1,8 +1,8 @@
-"""The functions through which a parallel collector gets weights and sends data, also in DI-engine's form.
+"""The functions through which a parallel collector gets weights and sends data, in two forms.
 
 Here a collector fetches weights with ``(path, serial)``, stores the columns of a message with ``(data)``, sends the
-message with ``(metadata)`` and gets an answer. DI-engine's functions take ``(path)``, ``(data_id, sample)`` for each
-transition, and ``(metadata)`` without an answer.
+message with ``(metadata)`` and gets an answer. Functions of the other form take ``(path)``,
+``(data_id, sample)`` for each transition, and ``(metadata)`` without an answer.
 
 Shapes: K transitions of a message.
 """
@@ -46,7 +46,7 @@ def answer_of_no_coordinator(metadata: Message) -> Message:
 
 
 class PathFetch:
-    """Fetches weights with a function of the path alone, as DI-engine's comm collectors have it.
+    """Fetches weights with a function of the path alone.
 
     Args:
         function: Returns ``model``, a state dict, and ``iter``, the updates that produced it; None if there is nothing

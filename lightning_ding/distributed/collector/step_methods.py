@@ -1,4 +1,4 @@
-"""Collectors that are written as DI-engine's, with a method for each part of a step."""
+"""Collectors that are written with a method for each part of a step."""
 
 from __future__ import annotations
 

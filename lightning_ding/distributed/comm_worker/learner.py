@@ -20,20 +20,18 @@ from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.comm_worker.columns import ColumnAnnouncer
-from lightning_ding.distributed.comm_worker.ding_forms import BatchSource, ColumnsOf, InfoForm, hooks_of_comm_learner
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, global_world_size, tasks_of_rank_zero
 from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
 from lightning_ding.distributed.comm_worker.role import BaseCommRole
 from lightning_ding.distributed.config import LearningTask, ParallelLearnerConfig
-from lightning_ding.distributed.ding_config import learner_section
-from lightning_ding.distributed.ding_transitions import SINGLE, transitions_of
 from lightning_ding.distributed.published_weights import publish_weights
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, Role
 from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.utils.attributes import policy_of
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.worker import BaseLearner, LearnerHook, create_learner
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
-from lightning_ding.worker.players import attribute
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +138,7 @@ class BaseCommLearner(BaseCommRole):
         learner.start(callbacks=[one for one in callbacks if not isinstance(one, LearnerHook)])
 
     def _plain_hooks(self) -> list[Any]:
-        return [*hooks_of_comm_learner(self._task.learner.send_policy_freq)]
+        return [*foreign("parallel_forms").hooks_of_comm_learner(self._task.learner.send_policy_freq)]
 
     def _done(self, learner: BaseLearner) -> dict[str, Any]:
         return {"learner_step": learner.train_iter, "learner_done": True}
@@ -172,7 +170,7 @@ class BaseCommLearner(BaseCommRole):
         """Return the learner for a task, with ``get_data``, ``send_policy`` and ``send_learn_info`` as attributes.
 
         Args:
-            task_info: A task of the coordinator; or without ``main``, as in DI-engine, ``learner_cfg``, the config of a
+            task_info: A task of the coordinator; or without ``main``, ``learner_cfg``, the config of a
                 learner and its ``exp_name``, and ``policy``, ``type`` and config of a policy that knows its shapes.
 
         Raises:
@@ -181,23 +179,25 @@ class BaseCommLearner(BaseCommRole):
         """
         if "main" not in task_info or self._overrides("get_data"):
             takes_single = not get_policy_cls(task_info["policy"]).learns_from_sequences
-            require(takes_single, "policy", SINGLE, task_info["policy"]["type"])
+            require(takes_single, "policy", foreign("parallel_forms").SINGLE, task_info["policy"]["type"])
         learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
         if not isinstance(learner, RemoteLearner):
             options = {"n_step": 1, "discount_factor": 1.0, **_options(learner)}
-            learner.setup_dataloader(ColumnsOf(self.get_data, **options))
+            learner.setup_dataloader(foreign("parallel_forms").ColumnsOf(self.get_data, **options))
         for name in ("get_data", "send_policy", "send_learn_info"):
             setattr(learner, name, getattr(self, name))
         return learner
 
     def _task_learner(self, task_info: Mapping[str, Any]) -> RemoteLearner:
         task = LearningTask.read(task_info)
-        if self._has_ding_config and self.config.system.learner.multi_gpu:
+        if self._has_worker_config and self.config.system.learner.multi_gpu:
             devices = {**self.config.system.learner.trainer, **task.learner.trainer}
             task = replace(task, learner=replace(task.learner, multi_gpu=True, trainer=devices))
         self._task = task
         is_game = self.config.system.collector.type == "marine"
-        source = BatchSource(self.get_data, lambda: self._progress) if self._overrides("get_data") else _Rounds(self)
+        source: Any = _Rounds(self)
+        if self._overrides("get_data"):
+            source = foreign("parallel_forms").BatchSource(self.get_data, lambda: self._progress)
         announcer = ColumnAnnouncer(task.policy, self.send_columns, is_game)
         callbacks: list[Callback] = [announcer, *self.hooks4call]
         if self._overrides("send_learn_info") or self._overrides("hooks4call"):
@@ -205,7 +205,7 @@ class BaseCommLearner(BaseCommRole):
         return RemoteLearner(task, source, callbacks, is_game)
 
     def _plain_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
-        learner_cfg, others = learner_section(task_info["learner_cfg"])
+        learner_cfg, others = foreign("parallel_config").learner_section(task_info["learner_cfg"])
         settings = ParallelLearnerConfig(send_policy_freq=others.get("send_policy_freq", 1))
         policy_id = str(task_info.get("policy_id", ""))
         self._task = LearningTask(task_info["policy"], learner=settings, policy_id=policy_id)
@@ -221,7 +221,10 @@ class BaseCommLearner(BaseCommRole):
         every = self._task.learner.send_policy_freq
         if not self._overrides("send_learn_info"):
             return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
-        return [WeightPublisher(self.send_policy, every), InfoForm(self.send_learn_info, every)]
+        return [
+            WeightPublisher(self.send_policy, every),
+            foreign("parallel_forms").InfoForm(self.send_learn_info, every),
+        ]
 
     def send_columns(self, columns: Mapping[str, Any]) -> None:
         """Announce the columns of transitions, against which the coordinator holds all blocks of collectors.
@@ -262,7 +265,7 @@ class BaseCommLearner(BaseCommRole):
         while not self._end_flag:
             answer = self.get_round(batch_size, 1, learner.train_iter, _options(learner))
             if answer.data is not None:
-                return [self._item(row) for row in transitions_of(answer.data)]
+                return [self._item(row) for row in foreign("parallel_forms").transitions_of(answer.data)]
             if answer.stop:
                 break
             threading.Event().wait(max(answer.wait, 0.002))
@@ -346,5 +349,4 @@ class _Rounds:
 
 def _options(learner: BaseLearner) -> dict[str, Any]:
     """Return the options for sampling that the policy needs."""
-    found: dict[str, Any] = attribute(learner.policy, "sample_options", {})
-    return found
+    return policy_of(learner.policy).sample_options

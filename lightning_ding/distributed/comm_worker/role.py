@@ -7,15 +7,15 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from typing_extensions import Self
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.distributed.comm_worker.loop import CommWorker
-from lightning_ding.distributed.config import ParallelConfig, resolve_run
-from lightning_ding.distributed.ding_config import is_worker_config, run_of_worker
+from lightning_ding.distributed.config import ParallelConfig, is_worker_config, resolve_run
 from lightning_ding.distributed.transport import Channel, Role, get_transport
+from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ OWN = "lightning_ding."  # modules whose classes are no user's
 class BaseCommRole(ABC):
     """A process that does tasks of a coordinator until the run is over: a comm collector or a comm learner.
 
-    A subclass may override ``start`` and ``close`` to start and end what it needs in addition, as in DI-engine.
+    A subclass may override ``start`` and ``close`` to start and end what it needs in addition.
 
     Args:
-        cfg: Config of the whole run; or DI-engine's config of a worker: ``path_data`` and ``path_policy``, folders in
+        cfg: Config of the whole run; or the config of a worker: ``path_data`` and ``path_policy``, folders in
             the folder of the run, ``multi_gpu``, and ``host`` and ``port``, at which nothing listens here. The config
             of a subclass may have further keys.
         channel: Channel to the coordinator, which the caller closes; if None, one is created with the transport of the
@@ -55,10 +55,11 @@ class BaseCommRole(ABC):
         port: int | None = None,
     ) -> None:
         self._cfg = cfg
-        self._has_ding_config = is_worker_config(cfg)
-        has_own_keys = not type(self).__module__.startswith(OWN)
+        self._has_worker_config = is_worker_config(cfg)
         self.config: ParallelConfig = (
-            run_of_worker(cast(Any, cfg), has_own_keys) if self._has_ding_config else resolve_run(cfg)
+            foreign("parallel_config").run_of_worker(cfg, not type(self).__module__.startswith(OWN))
+            if self._has_worker_config
+            else resolve_run(cfg)
         )
         require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
         self.worker: CommWorker | None = None
@@ -90,11 +91,11 @@ class BaseCommRole(ABC):
 
     @property
     def starts_in_background(self) -> bool:
-        """Whether ``start`` returns at once, as in DI-engine.
+        """Whether ``start`` returns at once.
 
-        It does with DI-engine's config, and in a class that overrides ``start``, which continues after ``super()``.
+        It does with the config of a worker, and in a class that overrides ``start``, which continues after ``super()``.
         """
-        return self._has_ding_config or type(self).start is not BaseCommRole.start
+        return self._has_worker_config or type(self).start is not BaseCommRole.start
 
     def start(self) -> int:
         """Do tasks until the run is over, SIGTERM arrives, the coordinator is gone, or ``close`` is called.

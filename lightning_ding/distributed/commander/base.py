@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from lightning_ding.config import ConfigLike, require, to_dict
-from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
-from lightning_ding.distributed.ding_config import read_run
+from lightning_ding.distributed.config import CommanderConfig, ParallelConfig, read_run
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 from lightning_ding.worker.base import get_class
@@ -24,7 +23,7 @@ class BaseParallelCommander(ABC):
     Must not be called from several threads at once. Evaluations do not count as concurrent tasks.
 
     Args:
-        cfg: Config of the whole run, also in DI-engine's format; in that format its main part is enough.
+        cfg: Config of the whole run, also in a format that :func:`read_run` translates.
 
     Raises:
         ValueError: If the config does not fit the policy.
@@ -267,8 +266,6 @@ class TaskSpace:
 
 def create_parallel_commander(cfg: ConfigLike[ParallelConfig] = None) -> BaseParallelCommander:
     """Return the commander that ``system.coordinator.commander.type`` of a whole run's config names.
-
-    In DI-engine's format, ``cfg`` may be the main part of the config, and ``policy.other.commander.type`` names it.
 
     Raises:
         KeyError: If the type is not registered.

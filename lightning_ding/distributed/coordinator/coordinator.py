@@ -21,7 +21,7 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.config import ConfigLike, require, to_easydict
 from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
-from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
+from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig, read_run
 from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
 from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
 from lightning_ding.distributed.coordinator.finished_run import check_continuation
@@ -29,7 +29,6 @@ from lightning_ding.distributed.coordinator.folder_lock import FolderLock, requi
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
 from lightning_ding.distributed.coordinator.run_state import RunState
-from lightning_ding.distributed.ding_config import read_run
 from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
 
 logger = logging.getLogger(__name__)
@@ -41,10 +40,10 @@ GOODBYE = 3.0  # seconds for the workers of a run that is over to disconnect
 class Coordinator(WorkerEndpoint, DirectCalls):
     """Answers the messages of all workers through :meth:`handle`; may be used from several threads.
 
-    Callers in the same process may also use the methods ``deal_with_...``, which have the arguments of DI-engine.
+    Callers in the same process may also use the methods ``deal_with_...``.
 
     Args:
-        cfg: Config of the run, also in DI-engine's format.
+        cfg: Config of the run, also in the format that :func:`read_run` translates.
         store: Store for blocks of tensors that workers and this process exchange. If None, the transport of the run
             makes it, and from :meth:`start` on this coordinator listens for workers itself.
         resume: Whether to resume the run in ``main.exp_name``.

@@ -1,4 +1,4 @@
-"""The coordinator's methods for its own process, with the names and arguments that they have in DI-engine.
+"""The coordinator's methods for callers in its own process.
 
 They change the same state as the messages of workers, and may be used in addition to them.
 """
@@ -18,8 +18,8 @@ from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.ding_transitions import rows_for_buffer, transitions_of
 from lightning_ding.distributed.transport import Message, Refusal, Role
+from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
             policy_version = self.run.policy_version(buffer_id)
         with self._pushing:
             number = replay.counts.next_seq.get(sender.run_id, 0)
-            rows = rows_for_buffer(data, policy_version, number)
+            rows = foreign("parallel_forms").rows_for_buffer(data, policy_version, number)
             about = {"env_step": nested.length(rows), "returns": [], "lengths": [], "dropped_episodes": []}
             handle = self.run.store.put("data", rows)
             message = (sender, number, handle, {**about, "wait_time": 0.0})
@@ -141,7 +141,8 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
         batch = replay.draw(batch_size, 1, cur_learner_iter, options, policy_version)
         if batch is None:
             return None
-        return transitions_of(batch)
+        rows: list[dict[str, Any]] = foreign("parallel_forms").transitions_of(batch)
+        return rows
 
     def deal_with_learner_send_info(self, task_id: str, buffer_id: str, info: Mapping[str, Any]) -> None:
         """Pass priorities to the buffer, and the progress of a learner to the commander.

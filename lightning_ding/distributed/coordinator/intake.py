@@ -30,7 +30,6 @@ from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.base import IBuffer, check_samples
 from lightning_ding.worker.config import ReplayBufferConfig
-from lightning_ding.worker.players import attribute
 
 logger = logging.getLogger(__name__)
 
@@ -275,20 +274,22 @@ class ReplaySettings:
         check_policy(config.main.policy)
         name, policy = str(config.main.policy["type"]), create_policy(config.main.policy, enable_field=["command"])
         players = 2 if config.system.collector.type == "marine" else 1
-        has_memory = bool(policy.get_attribute("has_memory"))
+        has_memory = policy.has_memory
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
-        keeps_noise = players == 2 and policy.get_attribute("keeps_noise")
+        keeps_noise = players == 2 and policy.keeps_noise
         require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
         buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
-        check_buffer(buffer, bool(policy.get_attribute("priority")), in_sequences)
-        one_step = {"n_step": 1, "discount_factor": 1.0}
-        options = attribute(policy.collect_mode, "sample_options", one_step)
+        check_buffer(buffer, policy.priority, in_sequences)
+        try:
+            options = policy.sample_options
+        except NotImplementedError:  # there is no discount factor
+            options = {"n_step": 1, "discount_factor": 1.0}
         if get_buffer_cls(buffer).needs_env:
             check_env(config, buffer.type, options.get("n_step", 1))
-        coordinator, batch_size = config.system.coordinator, policy.get_attribute("batch_size")
+        coordinator, batch_size = config.system.coordinator, policy.batch_size
         size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        random, round_size = policy.get_attribute("random_collect_size"), policy.get_attribute("update_per_collect")
+        random, round_size = policy.random_collect_size, policy.update_per_collect
         round_size *= batch_size
         return cls(
             config=config,
@@ -297,7 +298,7 @@ class ReplaySettings:
             random=random,
             batch_size=batch_size,
             round_size=round_size,
-            samples_per_insert=coordinator.samples_per_insert or round_size / policy.get_attribute("n_sample"),
+            samples_per_insert=coordinator.samples_per_insert or round_size / policy.n_sample,
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
             in_sequences=in_sequences,
@@ -370,7 +371,7 @@ def check_policy(policy: Mapping[str, Any]) -> None:
     require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
     require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
     made = create_policy(policy, enable_field=["command"])
-    require(made.get_attribute("n_sample") is not None, NAME, "one that collects", kind)
+    require(made.n_sample is not None, NAME, "one that collects", kind)
     model, allowed = made.config.reward_model.type, "None in a distributed run, which trains no reward model"
     require(model is None, f"{NAME}.reward_model.type", allowed, model)
 

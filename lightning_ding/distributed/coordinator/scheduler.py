@@ -98,7 +98,7 @@ class Scheduler:
         is_over = finish(task.task_id, info)
         self.note_progress(task)
         self.book.end(task)
-        if is_over is True:  # DI-engine's commanders return the id of the buffer of a learning task
+        if is_over is True:  # others return the id of the buffer of a learning task
             self.end("evaluation" if is_collector else "learner")
 
     def note_progress(self, task: Task) -> None:

@@ -21,7 +21,7 @@ class FlaskFileSystemCollector(BaseCommCollector):
 class FlaskFileSystemLearner(BaseCommLearner):
     """A BaseCommLearner over the transport ``flask_fs``. See the base class for the arguments.
 
-    ``get_data`` returns functions, each of which returns a transition, as in DI-engine.
+    ``get_data`` returns functions, each of which returns a transition.
     """
 
     transport: ClassVar[str | None] = "flask_fs"

@@ -1,88 +1,106 @@
-"""The attributes of a policy that workers read by name, with ``get_attribute`` and ``set_attribute`` of a mode."""
+"""The attributes of a policy by name, and the forms of policy classes and data that come from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
+from lightning_ding.config import MARK, to_dict
+from lightning_ding.utils.attributes import NAMES, PolicyAttributes
+from lightning_ding.utils.foreign import foreign
+from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
 
-def _from_config(policy: Any, section: str | None, name: str) -> Any:
-    """Return a config value; None if the algorithm has no such section or key."""
-    return getattr(policy.config if section is None else getattr(policy.config, section, None), name, None)
-
-
-def _field(policy: Any, section: str | None, name: str) -> Any:
-    """Return a config value that a worker needs.
-
-    Raises:
-        NotImplementedError: If there is none.
-    """
-    value = _from_config(policy, section, name)
-    if value is None:
-        path = name if section is None else f"{section}.{name}"
-        raise NotImplementedError(
-            f"{type(policy).__name__} has no attribute {name!r} for workers: set {path} in its config, or add a method "
-            f"_get_{name}"
-        )
-    return value
-
-
-SAMPLE_OPTIONS = {"n_step": "nstep", "discount_factor": "discount_factor"}
-"""Arguments of a replay buffer's ``sample``, and the attributes that hold them."""
-FIELDS = {"discount_factor": None, "update_per_collect": "learn"}
-"""Attributes that are fields of the config where a policy has neither a method nor an attribute, and their section."""
-COMPUTED: dict[str, Callable[[Any], Any]] = {
-    "acts_on_reward": lambda policy: bool(getattr(policy, "acts_on_reward", False)),
-    "batch_size": lambda policy: int(_field(policy, "learn", "batch_size")),
+OTHERS = {
     "cfg": lambda policy: policy.cfg,
     "cuda": lambda policy: torch.device(policy.device).type == "cuda",
     "cur_lr": lambda policy: policy.cur_lr(),
-    "dataset_columns": lambda policy: getattr(policy, "dataset_columns", lambda dataset, reward: {}),
-    "demonstrations": lambda policy: getattr(policy, "demonstrations", "optional"),
     "device": lambda policy: torch.device(policy.device),
-    "keeps_double": lambda policy: policy.normaliser.keeps_double,
-    "has_memory": lambda policy: getattr(policy, "has_memory", False),
-    "keeps_noise": lambda policy: bool(_from_config(policy, "model", "use_sde")),
-    "module": lambda policy: policy,
-    "n_episode": lambda policy: _from_config(policy, "collect", "n_episode"),
-    "n_sample": lambda policy: _from_config(policy, "collect", "n_sample"),
-    "nstep": lambda policy: _from_config(policy, None, "nstep") or 1,
-    "on_policy": lambda policy: policy.on_policy,
-    "priority": lambda policy: bool(getattr(policy.config, "priority", False)),
-    "pretraining_updates": lambda policy: 0,
     "progress": lambda policy: policy.progress,
-    "random_collect_size": lambda policy: _from_config(policy, None, "random_collect_size") or 0,
-    "sample_options": lambda policy: {name: policy.get_attribute(of) for name, of in SAMPLE_OPTIONS.items()},
-    "unroll_len": lambda policy: int(_from_config(policy, "collect", "unroll_len") or 1),
 }
-"""Attributes of every policy; an algorithm adds methods ``_get_<name>``, or attributes ``_<name>`` that can be set."""
+"""Attributes that a mode gives in addition to those of :class:`PolicyAttributes`."""
+NO_CONFIG_CLASS = "a class with a dict config has no list of its keys; use it with serial_pipeline or Trainer.fit"
+SETTABLE = ("collect_data", "discount_factor", "update_per_collect")
+"""Attributes that may be set where an algorithm does not compute them."""
 
 
-def get(policy: Any, name: str) -> Any:
-    """Return an attribute: the result of ``_get_<name>()``, an entry of ``COMPUTED``, ``_<name>``, or of ``FIELDS``.
+class DefaultConfig:
+    """The default config of a policy class as a new dict, its class attribute ``config``.
 
-    Raises:
-        NotImplementedError: If the policy has none of them; the message names the attribute.
+    The attribute ``config`` of an instance hides it.
     """
-    if hasattr(policy, f"_get_{name}"):
-        return getattr(policy, f"_get_{name}")()
-    if name in COMPUTED:
-        return COMPUTED[name](policy)
-    if hasattr(policy, f"_{name}"):
-        return getattr(policy, f"_{name}")
-    if name in FIELDS:
-        return _field(policy, FIELDS[name], name)
-    raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers")
+
+    def __get__(self, instance: Any, owner: Any) -> dict[str, Any]:
+        whole = to_dict(owner.config_class()) if hasattr(owner, "config_class") else foreign("policies.names").base()
+        return {key: value for key, value in whole.items() if key != MARK}
 
 
-def set_(policy: Any, name: str, value: Any) -> None:
-    """Set ``_<name>``.
+class NamedAttributes(PolicyAttributes):
+    """A policy whose modes give its attributes by name, with ``get_attribute`` and ``set_attribute``.
 
-    Raises:
-        AttributeError: If the attribute is computed, so that setting it would have no effect.
+    A subclass with a dict ``config`` in place of a config dataclass gets the base that can run it, and names that a
+    policy does not have here are looked up, in :mod:`lightning_ding.di_engine.policies`.
     """
-    if hasattr(policy, f"_get_{name}") or name in COMPUTED:
-        raise AttributeError(f"{name!r} is computed by {type(policy).__name__}; change its config instead")
-    setattr(policy, f"_{name}", value)
+
+    config: Any = DefaultConfig()
+    has_dict_config: ClassVar[bool] = False
+    learn_function, collect_function = LearnMode, CollectMode
+    eval_function, command_function = EvalMode, CommandMode
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Read methods ``_get_<name>`` as attributes, and find the base of a class with a dict ``config``."""
+        super().__init_subclass__(**kwargs)
+        for one in [base for base in cls.__mro__[::-1] if base is cls or not issubclass(base, NamedAttributes)]:
+            for name in NAMES & {member.removeprefix("_get_") for member in vars(one) if member.startswith("_get_")}:
+                setattr(cls, name, property(vars(one)[f"_get_{name}"]))
+        has_class = hasattr(cls, "config_class")
+        own = [vars(one).get("config") for one in (cls.__mro__ if not has_class else (cls,))]
+        if cls.has_dict_config or (not has_class and any(isinstance(one, Mapping) for one in own)):
+            foreign("policies.policy").adopt(cls)
+        elif isinstance(own[0], Mapping):
+            known = cls.config_class.__name__  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{cls.__name__}.config is not read, because the defaults are those of {known}; "
+                f"set others in a dataclass that derives from {known}, as config_class"
+            )
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        """Return a new instance; a class without any config, and without subclasses, gets its base now."""
+        if not hasattr(cls, "config_class") and not cls.__subclasses__():
+            foreign("policies.policy").adopt(cls)
+        return super().__new__(cls)
+
+    @property
+    def keeps_double(self) -> bool:
+        """Whether observations of double precision are stored as such."""
+        return bool(self.normaliser.keeps_double)
+
+    def get_attribute(self, name: str) -> Any:
+        """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.
+
+        Raises:
+            NotImplementedError: If the policy has none of them; the message names the attribute.
+        """
+        if name in OTHERS and not hasattr(type(self), f"_get_{name}"):
+            return OTHERS[name](self)
+        if name in NAMES:
+            return getattr(self, name)
+        if hasattr(type(self), f"_get_{name}"):
+            return getattr(self, f"_get_{name}")()
+        if hasattr(self, f"_{name}"):
+            return getattr(self, f"_{name}")
+        raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r} for workers")
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``.
+
+        Raises:
+            AttributeError: If the attribute is computed, so that setting it would have no effect.
+        """
+        is_computed = name in NAMES and not (
+            name in SETTABLE and getattr(type(self), name) is getattr(PolicyAttributes, name)
+        )
+        if is_computed or name in OTHERS or hasattr(type(self), f"_get_{name}"):
+            raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
+        setattr(self, f"_{name}", value)

@@ -68,7 +68,7 @@ class ActionGraph(nn.Module):
         policy: A policy that knows the spaces of its env. If it is not on the CPU, the graph holds a copy that is.
 
     Raises:
-        ValueError: If the policy is in DI-engine's form, or its memory is not a recurrent state.
+        ValueError: If the policy has a dict ``config``, or its memory is not a recurrent state.
         RuntimeError: If the policy does not know the spaces of its env.
     """
 
@@ -126,7 +126,7 @@ class _GivenState:
 
 
 def _is_own_form(policy: Any) -> bool:
-    return "_cfg" not in vars(policy)  # which a policy in DI-engine's form has
+    return not policy.has_dict_config
 
 
 def _copy_on_cpu(policy: Any) -> Any:

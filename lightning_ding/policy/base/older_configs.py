@@ -25,7 +25,7 @@ IN_EVERY_SAVED = {
 
 def to_save(policy: Any) -> dict[str, Any]:
     """Return the config of a policy as a checkpoint holds it: builtins, and ``cfg_type``."""
-    own: Mapping[str, Any] | None = vars(policy).get("_cfg")  # of a policy in DI-engine's form
+    own: Mapping[str, Any] | None = vars(policy).get("_cfg")  # of a policy with a dict config
     return {**(to_dict(policy.config) if own is None else deep_merge(own, {})), MARK: f"{type(policy).__name__}Dict"}
 
 

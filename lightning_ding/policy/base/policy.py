@@ -19,10 +19,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
-from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import attributes, saved_state
+from lightning_ding.policy.base import saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
+from lightning_ding.policy.base.attributes import NamedAttributes
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.export import Format, export
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
@@ -30,7 +30,6 @@ from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
-from lightning_ding.policy.base.reference_form import step_of, sync_gradients, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -42,22 +41,23 @@ from lightning_ding.policy.base.trainer import (
     prepare_trainer,
     with_stored_signature,
 )
-from lightning_ding.policy.base.update.updater import Updater
+from lightning_ding.policy.base.update.updater import Updater, average_gradients
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.utils.progress import Progress
+from lightning_ding.utils.ranks import world_size
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
 @saved_state.reads_data_only
-@with_reference_names
-class Policy(LightningModule, Generic[ConfigT]):
+class Policy(LightningModule, NamedAttributes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
     ``_forward_eval``, ``default_model`` and ``_shapes_of``. A mode whose method is missing raises
     ``NotImplementedError`` when it is used. Workers only use the modes. A subclass with a dict ``config`` in place of
-    ``config_class`` is in DI-engine's form, see :class:`ReferencePolicy`.
+    ``config_class`` gets its base from :class:`ReferencePolicy`.
 
     The constructor makes the network if ``model`` or the shapes in the config are given. Otherwise :meth:`build` makes
     it from the env's spaces, which a Trainer takes from its datamodule.
@@ -84,7 +84,6 @@ class Policy(LightningModule, Generic[ConfigT]):
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
-    _collect_data: bool = True  # collectors of several policies read it: False if this one's data are not kept
 
     def __init__(
         self, cfg: ConfigLike[ConfigT] = None, model: nn.Module | None = None, enable_field: Sequence[str] | None = None
@@ -164,7 +163,9 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
-        sync_gradients(model)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if world_size() > 1 and parameters:
+            average_gradients(parameters, parameters[0].new_zeros(()))
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
@@ -218,6 +219,15 @@ class Policy(LightningModule, Generic[ConfigT]):
         return {}
 
     _get_setting_eval = _get_setting_learn
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        """Return a parameter or a module, or an attribute by a private name that other frameworks have for it."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if not name.startswith("_") or name.startswith("__"):
+                raise
+        return cast(nn.Module, foreign("policies.names").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -310,14 +320,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         """The methods that a commander uses; a policy with this mode alone has no network."""
         return CommandMode(self._get_setting_learn, self._get_setting_collect, self._get_setting_eval)
 
-    def get_attribute(self, name: str) -> Any:
-        """Return an attribute that workers read by name; see :func:`attributes.get`."""
-        return attributes.get(self, name)
-
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Set ``_<name>``; see :func:`attributes.set_`."""
-        attributes.set_(self, name, value)
-
     def cur_lr(self) -> float:
         """Return the current learning rate of the first optimizer."""
         return float(self.updater.optimizers[0].param_groups[0]["lr"])
@@ -333,8 +335,9 @@ class Policy(LightningModule, Generic[ConfigT]):
         return self._action_selector(self._forward_eval, obs, self.device, **kwargs)
 
     def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
-        """Return the columns of B transitions, or the transition of one env for its step in DI-engine's form."""
-        return self._process_transition(obs, output, step_of(timestep))
+        """Return the columns of B transitions, or the transition of one env from ``obs, reward, done, info``."""
+        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.names").step_of(timestep)
+        return self._process_transition(obs, output, step)
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Return the action for an observation, or those for a batch, as ``env.step`` takes them; see ``predict``."""
@@ -455,8 +458,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
-        load_ding_checkpoint(self, path)
+        """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
+        foreign("checkpoint").load_ding_checkpoint(self, path)
         self.has_loaded_weights = True
 
     def scheduled_values(self) -> dict[str, float]:
@@ -465,4 +468,4 @@ class Policy(LightningModule, Generic[ConfigT]):
 
 
 CommandModePolicy = Policy
-"""DI-engine's name for a policy with a command mode; here every policy has one."""
+"""A policy with a command mode, which every policy has."""

@@ -50,7 +50,7 @@ class Actor:
         self._policy = policy
         self._way: Way = "eval" if deterministic else "collect"
         self._observation_space, self._action_space = spaces_of_policy(policy)
-        self._acts_on_reward: bool = policy.get_attribute("acts_on_reward")
+        self._acts_on_reward: bool = policy.acts_on_reward
         self._memory: dict[str, Any] = policy.new_memory(self._way)
 
     @property

@@ -71,11 +71,11 @@ class RewardLearner:
         is_known = bool(section) and all(section[name] is not None for name in policy.shape_names)
         if self.is_on or not is_known or "learn" not in policy.enable_field:
             return
-        name, options = type(policy).__name__, {} if policy.on_policy else policy.get_attribute("sample_options")
+        name, options = type(policy).__name__, {} if policy.on_policy else policy.sample_options
         is_single = not policy.learns_from_sequences and not options.get("first_step", False)
         allowed = f"None with {name}, which does not learn from single rewarded steps"
         require(is_single, "reward_model.type", allowed, config.type)
-        gamma = policy.get_attribute("discount_factor")
+        gamma = policy.discount_factor
         self.model = REWARD_MODEL_REGISTRY.build(config.type, config, section, gamma).to(policy.device)
         policy.reward_model = self.model
         policy.reward_model_loss = self.reward_model_loss  # so that a non-finite update can be made again

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
-from lightning_ding.policy.base.reference_form import columns_of
 from lightning_ding.policy.base.rewards import RewardLearner
 from lightning_ding.policy.base.trainer import shorten_rounds
 from lightning_ding.policy.base.update.rank_weights import WeightComparison
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
+from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
@@ -150,7 +150,7 @@ class RoundLearner:
         """
         policy, guard = self._policy, self._policy.updater.guard
         policy._require_field("learn")
-        batch = data if isinstance(data, dict) else columns_of(data)
+        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
         if not policy.training:
             policy.train()
         normal = self._seen(batch) if is_raw else batch

@@ -167,6 +167,8 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
     check_holds_statistics(checkpoint)
     check_meaning(policy.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
     policy.progress.load_state_dict(checkpoint["progress"])
+    if "dataset" in checkpoint.get(ARGUMENTS, {}):  # of an OfflineDataModule, which older versions did not count
+        policy.progress.data_iter = policy.progress.data_iter or policy.progress.train_iter
     if "non_finite" in checkpoint:  # checkpoints of older versions lack it
         policy.updater.guard.load_state_dict(checkpoint["non_finite"])
     set_spaces(policy, checkpoint.get(SPACES))  # so do they

@@ -71,7 +71,7 @@ def vitals(
 def _leading_axes(rows: Mapping[str, Any]) -> int:
     """Return the number of leading axes of transitions: one, or two of sequences.
 
-    Rewards in DI-engine's form, with an axis of steps first, are not counted.
+    Rewards with an axis of steps first are not counted.
     """
     reward, obs = rows.get("reward"), next(_entries(rows["obs"]), None)
     if reward is None or obs is None or obs.shape[: reward.ndim] != reward.shape:

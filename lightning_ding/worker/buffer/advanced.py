@@ -33,7 +33,7 @@ from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
 from lightning_ding.worker.config import ReplayBufferConfig
 
 ADDED = frozenset({"IS", "priority", "replay_unique_id", "replay_buffer_idx"})  # entries that sample() adds
-VERSIONS = frozenset({"policy_version", "collect_iter"})  # the second is DI-engine's name of the first
+VERSIONS = frozenset({"policy_version", "collect_iter"})  # two names of one column
 ONE = np.int32(1)
 EPSILON = 1e-5  # added to every priority, so that every transition can be drawn
 

@@ -24,7 +24,7 @@ Columns = dict[str, NDArray[Any]]
 Parts = tuple[Columns, Columns, Columns, int]
 """Columns, observation leaves and next-observation leaves of a batch, and the size of its leading axis."""
 ENDS = ("terminated", "truncated", "done")
-"""Entries that mark the last step of an episode; DI-engine's ``done`` does not distinguish the first two."""
+"""Entries that mark the last step of an episode; ``done`` does not distinguish the first two."""
 
 
 def split_columns(data: Mapping[str, Any], keep_double: bool = False) -> tuple[Columns, Columns, Columns]:

@@ -176,7 +176,7 @@ class SequenceReplayBuffer(ChainedBuffer):
     @_in_full
     @also_named(batch="batch_size")
     @override
-    def sample(  # type: ignore[override] # noqa: D417 - DI-engine's order; IBuffer.sample describes the other arguments
+    def sample(  # type: ignore[override] # noqa: D417 - the documented order; IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         sequence: int | None = None,

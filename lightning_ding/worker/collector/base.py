@@ -16,6 +16,7 @@ from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
 from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import (
     also_named,
     check_integers,
@@ -24,7 +25,6 @@ from lightning_ding.worker.arguments import (
     check_switches,
 )
 from lightning_ding.worker.base import Worker, get_class
-from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.episode_infos import InfoCheck, Statistic
 from lightning_ding.worker.episodes import SUCCESS_RATE, CollectReport, EpisodeStatistics
@@ -43,8 +43,8 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
         env: A vector env; its owner closes it.
         policy: A policy or its collect mode; a sequence of P collect modes where several policies act in one env. A
-            mode that is not a :class:`CollectMode`, such as a namedtuple or an ``EasyDict`` of functions, is in
-            DI-engine's form, see :mod:`lightning_ding.worker.by_env`.
+            mode that is not a :class:`CollectMode`, such as a namedtuple or an ``EasyDict`` of functions, acts env by
+            env, see :class:`~lightning_ding.di_engine.by_env.ByEnv`.
         tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
             it.
         exp_name: Part of the name of the Python logger that gets the reports too.
@@ -245,7 +245,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
         policies: Any = policy if self.has_players else (policy,)
         for one in policies:
-            if isinstance(one, ByEnv):
+            if not isinstance(one, CollectMode):
                 one.action_space = stepper.env.single_action_space
         return policy, stepper, check_level_seeds(level_seeds, stepper.env.num_envs)
 
@@ -254,7 +254,7 @@ def checked_env(env: Any) -> VectorEnv:
     """Return a vector env.
 
     Raises:
-        TypeError: If it is something else, such as an env manager of DI-engine.
+        TypeError: If it is something else, such as an env manager.
     """
     if not isinstance(env, VectorEnv):
         raise TypeError(

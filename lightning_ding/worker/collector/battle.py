@@ -18,11 +18,11 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.worker.arguments import also_named
-from lightning_ding.worker.by_env import AnyCollectMode, adapted
 from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episodes import FaultCounter
-from lightning_ding.worker.players import Output, Players, attribute, check_players, gather_actions, random_output
+from lightning_ding.worker.players import Output, Players, adapted, check_players, gather_actions, random_output
 
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]
@@ -44,7 +44,7 @@ class BattleCall(NamedTuple):
     """Episodes of each player that ended during the call."""
 
 
-class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[AnyCollectMode]]):
+class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[Any]]):
     """Acts in N games of P players with P policies. A subclass keeps the transitions.
 
     A transition of a player goes from one of its turns to its next one, or to the end of its episode, so the other
@@ -118,7 +118,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[AnyCollectM
         self, train_iter: int, random: bool, policy_kwargs: PolicyKwargs, level_seeds: Sequence[int] | None
     ) -> BattleCall:
         policies, stepper, seeds = self._begin_call(train_iter, policy_kwargs, level_seeds, random_collect=random)
-        learns = np.array([bool(attribute(mode, "collect_data", True)) for mode in policies])
+        learns = np.array([policy_of(mode).collect_data for mode in policies])
         require(bool(learns.any()), "collect_data", "true for at least one policy", learns.tolist())
         info: list[list[Info]] = [[] for _ in policies]
         self._report.begin()

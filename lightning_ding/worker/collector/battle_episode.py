@@ -15,12 +15,12 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount
-from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.collector.steps import train_sample
 from lightning_ding.worker.episodes import share_out
-from lightning_ding.worker.players import attribute
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("episode_1v1")
@@ -88,7 +88,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         """
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         asked = call.players.modes[int(call.learns.argmax())]
-        wanted = check_amount("n_episode", attribute(asked, "n_episode", None) if n_episode is None else n_episode)
+        wanted = check_amount("n_episode", policy_of(asked).n_episode if n_episode is None else n_episode)
         if call.stepper.is_playing.any():
             self.reset_env()  # the last call was interrupted
         quota = share_out(wanted, call.stepper.num_envs, self._turn)
@@ -111,12 +111,12 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         """Return the data of a player from the episodes that ended."""
         mode = call.players.modes[player]
         if not call.learns[player]:
-            return [] if isinstance(mode, ByEnv) else None
+            return None if isinstance(mode, CollectMode) else []
         parts = self._parts.get(player, [])
         episode_ids = np.array([episode["episode_id"] for episode in call.info[player]])
         episodes = _cut(nested.concatenate_arrays(parts), episode_ids) if parts else []
         self._statistics.sample += sum(nested.length(episode) for episode in episodes)
-        if isinstance(mode, ByEnv):
+        if not isinstance(mode, CollectMode):
             episodes = [mode.transitions(episode) for episode in episodes]
         return train_sample(mode, episodes) if self.config.get_train_sample else episodes
 

@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
-from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.pieces import queue_for
-from lightning_ding.worker.players import attribute, check_players
+from lightning_ding.worker.collector.steps import queue_for
+from lightning_ding.worker.players import check_players
 
 MAX_IDLE_EPISODES = 1000  # without a move of a player that lacks transitions; otherwise it could block the run
 
@@ -45,7 +45,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
     @override
     def reset_policy(self, policy: Sequence[Any] | None = None) -> None:
         for mode in check_players(policy, None) if policy is not None else ():
-            unroll_len = attribute(mode, "unroll_len", 1) if isinstance(mode, CollectMode) else 1
+            unroll_len = policy_of(mode).unroll_len if isinstance(mode, CollectMode) else 1
             require(unroll_len == 1, "collect.unroll_len", "1 with this collector", unroll_len)
         super().reset_policy(policy)
 
@@ -104,18 +104,18 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                     f"player(s) {sorted(lacking)} made no move in {self.episode - last_success} episodes, so n_sample "
                     "will never be reached"
                 )
-        data: list[Any] = [[] if isinstance(mode, ByEnv) else None for mode in call.players.modes]
+        data: list[Any] = [None if isinstance(mode, CollectMode) else [] for mode in call.players.modes]
         for player, amount in wanted.items():
             amount = amount if drop_extra else self._kept[player].count
             transitions = self._kept[player].take(amount)
             self._statistics.sample += amount
             mode = call.players.modes[player]
-            data[player] = transitions if isinstance(mode, ByEnv) else mode.get_train_sample(transitions)
+            data[player] = mode.get_train_sample(transitions) if isinstance(mode, CollectMode) else transitions
         self._finish(call)
         return data, call.info
 
     def _wanted(self, call: BattleCall, player: int, n_sample: int | None) -> int:
-        asked = attribute(call.players.modes[player], "n_sample", None) if n_sample is None else n_sample
+        asked = policy_of(call.players.modes[player]).n_sample if n_sample is None else n_sample
         return check_amount(f"n_sample of player {player}", asked)
 
     def _lacking(self, wanted: dict[int, int]) -> dict[int, int]:

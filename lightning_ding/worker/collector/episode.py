@@ -18,12 +18,12 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
+from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_level_switch
-from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.single import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import StepTable, train_sample
 from lightning_ding.worker.episodes import share_out
-from lightning_ding.worker.players import attribute
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +104,13 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             ``env_id``, ``episode_id`` and ``policy_version``: nested numpy arrays with leading axis T. With the
             config's ``get_train_sample``, the policy's training samples of all episodes together: leading axis S, or
             leading axes (W, L) and a ``mask`` as of :func:`cut_windows` if the policy's ``unroll_len`` L is above 1.
-            For a policy in DI-engine's form, an episode is a list of transitions, and training samples are a list.
+            For a policy that acts by env, an episode is a list of transitions, and training samples are a list.
 
         Raises:
             TypeError: If the env's ``reward_shaping`` does not return an episode.
         """
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
-        asked = attribute(call.policy, "n_episode", None) if n_episode is None else n_episode
+        asked = policy_of(call.policy).n_episode if n_episode is None else n_episode
         wanted = check_amount("n_episode", asked)
         self._check_levels(level_seeds)
         quota = share_out(wanted, len(self._waiting), self._turn)
@@ -166,8 +166,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         # The valid steps of an episode are consecutive rows: an env is reset or paused only before its first step.
         for env_id, length in zip(rows.tolist(), lengths.tolist(), strict=True):
             episode: Any = self._table.cut(env_id, length)
-            if isinstance(self._policy, ByEnv):
-                episode = self._policy.transitions(episode)
+            if not isinstance(self._policy, CollectMode):
+                episode = self._require_policy().transitions(episode)
             self._waiting[env_id].append(self._shaped(env_id, episode) if self.config.reward_shaping else episode)
 
     def _shaped(self, env_id: int, episode: Any) -> Any:

@@ -15,12 +15,12 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
-from lightning_ding.worker.collector.pieces import PieceQueue, queue_for, restored_queue
 from lightning_ding.worker.collector.single import SinglePolicyCollector
-from lightning_ding.worker.collector.steps import TransitionQueue
-from lightning_ding.worker.players import attribute, collect_mode_of
+from lightning_ding.worker.collector.steps import TransitionQueue, queue_for, restored_queue
+from lightning_ding.worker.players import collect_mode_of
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample")
@@ -43,14 +43,14 @@ class SampleSerialCollector(SinglePolicyCollector):
 
     def _clear(self) -> None:
         super()._clear()
-        self._kept: TransitionQueue | PieceQueue = TransitionQueue()
+        self._kept: Any = TransitionQueue()
 
     @also_named(_policy="policy")
     @override
     def reset_policy(self, policy: Any = None) -> None:
         if policy is not None and isinstance(collect_mode_of(policy), CollectMode):
             allowed = "1 with the sample collector (a sequence buffer draws sequences, type 'episode' cuts windows)"
-            unroll_len = attribute(collect_mode_of(policy), "unroll_len", 1)
+            unroll_len = policy_of(collect_mode_of(policy)).unroll_len
             require(unroll_len == 1, "collect.unroll_len", allowed, unroll_len)
         super().reset_policy(policy)
 
@@ -79,12 +79,12 @@ class SampleSerialCollector(SinglePolicyCollector):
 
         Returns:
             The columns that the policy's ``process_transition`` gives, and ``env_id``, ``episode_id`` and
-            ``policy_version``: nested numpy arrays with leading axis S. For a policy in DI-engine's form, a list of
-            the samples that it made of pieces of episodes, see :class:`PieceQueue`.
+            ``policy_version``: nested numpy arrays with leading axis S. For a policy that acts by env, a list of the
+            samples that it made of pieces of episodes.
         """
         check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
-        asked = attribute(call.policy, "n_sample", None) if n_sample is None else n_sample
+        asked = policy_of(call.policy).n_sample if n_sample is None else n_sample
         wanted = check_amount("n_sample", asked)
         self._kept = queue_for(call.policy, call.stepper.env.num_envs, self._kept)
         self._kept.check_levels(f"the {self._kept.count} transitions that wait", level_seeds)
@@ -94,7 +94,7 @@ class SampleSerialCollector(SinglePolicyCollector):
         data = self._kept.take(amount)
         self._statistics.sample += amount
         self._report.finish(train_iter)
-        return data if isinstance(self._kept, PieceQueue) else call.policy.get_train_sample(data)
+        return call.policy.get_train_sample(data) if isinstance(call.policy, CollectMode) else data
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -18,20 +18,19 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.envs.bounds import VariationCheck
-from lightning_ding.utils.modes import CollectMode
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import also_named
-from lightning_ding.worker.by_env import AnyCollectMode, ByEnv, adapted
 from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episode_infos import EpisodeInfos
 from lightning_ding.worker.episodes import FaultCounter
-from lightning_ding.worker.players import collect_mode_of
+from lightning_ding.worker.players import adapted, collect_mode_of
 
 
 class Call(NamedTuple):
     """Arguments and parts that are the same for all steps of one call of ``collect``."""
 
-    policy: AnyCollectMode
+    policy: Any
     stepper: EnvStepper
     policy_version: NDArray[np.int64]
     """Updates so far, for each env."""
@@ -44,7 +43,7 @@ class Call(NamedTuple):
     """Whether observations of double precision are stored as such."""
 
 
-class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
+class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
     """Acts in N envs, in any autoreset mode, with one policy. A subclass keeps the steps and decides when to stop."""
 
     # ------------------------------------------------------------------ to implement
@@ -139,9 +138,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         is_recorded = record_random_collect or not random_collect
         self._report.begin(is_recorded)
         policy_version = np.full(stepper.env.num_envs, train_iter)
-        keeps_double = not isinstance(policy, ByEnv) and _keeps_double(policy)
         fixed = (policy, stepper, policy_version, random_collect, policy_kwargs or {}, seeds, is_recorded)
-        return Call(*fixed, keeps_double)
+        return Call(*fixed, policy_of(policy).keeps_double)
 
     def _step(self, call: Call) -> None:
         policy, stepper = call.policy, call.stepper
@@ -212,11 +210,3 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         self._length[rows] = 0
         self._episode_id[rows] = self._statistics.new_ids(len(rows))
         call.policy.reset(rows.tolist())
-
-
-def _keeps_double(policy: CollectMode) -> bool:
-    """Return whether a policy wants observations of double precision as such; own policies may not say it."""
-    try:
-        return bool(policy.get_attribute("keeps_double"))
-    except (AttributeError, KeyError, NotImplementedError):
-        return False

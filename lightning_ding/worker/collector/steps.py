@@ -5,7 +5,7 @@ Shapes: N envs, T steps of an episode, L steps of a window, W windows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.utils.attributes import policy_of
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import check_level_switch
-from lightning_ding.worker.by_env import ByEnv
-from lightning_ding.worker.players import attribute
 
 
 class TransitionQueue:
@@ -184,22 +184,38 @@ class StepTable:
         self._size = alive
 
 
-def train_sample(policy: CollectMode | ByEnv, episodes: Sequence[Any]) -> Any:
+def queue_for(policy: Any, num_envs: int, kept: Any) -> Any:
+    """Return the queue of a policy's collected data: the kept one, or a new one if the form of the data differs."""
+    if not isinstance(policy, CollectMode):
+        return policy.queue(num_envs, kept)
+    return kept if isinstance(kept, TransitionQueue) else TransitionQueue()
+
+
+def restored_queue(state: Any) -> Any:
+    """Return the queue whose ``state`` was saved."""
+    if not isinstance(state, Mapping):
+        return TransitionQueue([nested.to_array(part, keep_double=True) for part in state])
+    queue = foreign("by_env").PieceQueue()
+    queue.load(state)
+    return queue
+
+
+def train_sample(policy: Any, episodes: Sequence[Any]) -> Any:
     """Apply a policy's ``get_train_sample`` to each episode, and return the results in one nested dict.
 
     Args:
         policy: The collect mode of the policy.
-        episodes: Nested arrays with leading axis T; lists of transitions for a policy in DI-engine's form.
+        episodes: Nested arrays with leading axis T; lists of transitions for a policy that acts by env.
 
     Returns:
         Nested arrays whose leading axis is that of all steps; an empty dict without episodes. If the policy's
         ``unroll_len`` L is above 1, the leading axes are (W, L), and :func:`cut_windows` adds a ``mask``. For a policy
-        in DI-engine's form, the list of its samples.
+        that acts by env, the list of its samples.
     """
-    if isinstance(policy, ByEnv):
+    if not isinstance(policy, CollectMode):
         return [sample for episode in episodes for sample in policy.get_train_sample(episode)]
     samples = [policy.get_train_sample(episode) for episode in episodes]
-    unroll_len = attribute(policy, "unroll_len", 1)
+    unroll_len = policy_of(policy).unroll_len
     if unroll_len > 1:
         samples = [cut_windows(sample, unroll_len) for sample in samples]
     return nested.concatenate_arrays(samples, keep_double=True) if samples else {}

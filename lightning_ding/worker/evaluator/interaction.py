@@ -17,6 +17,7 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.actions import actions_of
@@ -228,7 +229,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     ) -> None:
         """Run the episodes of a plan."""
         policy.reset()
-        acts_on_reward = _acts_on_reward(policy)
+        acts_on_reward = policy_of(policy).acts_on_reward
         infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
         source = FrameSource(stepper.env, lambda: self.cancel_requested)
         obs = stepper.reset(plan.first_seeds())
@@ -263,11 +264,3 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             return timestep
         stepper.cut(cut)
         return timestep._replace(truncated=timestep.truncated | cut)
-
-
-def _acts_on_reward(policy: EvalMode) -> bool:
-    """Return whether ``forward`` takes the rewards of the previous steps as ``reward``; own policies may not say it."""
-    try:
-        return bool(policy.get_attribute("acts_on_reward"))
-    except (AttributeError, KeyError, NotImplementedError):
-        return False

@@ -21,10 +21,10 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import METRIC_KEYS
-from lightning_ding.worker.players import attribute
 
 Values = dict[str, float]
 
@@ -132,7 +132,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
             raise RuntimeError("the evaluator needs (data loader, metric) and a policy: pass them to reset")
         self._policy.reset()
         self._meter.reset()
-        forward = attribute(self._policy, "batch_forward", None) or self._policy.forward
+        forward = policy_of(self._policy).batch_forward or self._policy.forward
         batches = 0
         for inputs, label in self._share():
             self.steps_made += 1

@@ -17,12 +17,13 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from lightning_ding.nested import length
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import LearnMode
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.learner.log_buffer import LogBuffer, empty_log_buffer, sort_outputs, to_scalar
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker.players import attribute, learn_mode_of
+from lightning_ding.worker.players import learn_mode_of
 
 COUNTERS = {"last_iter": "train_iter", "last_step": "env_step", "last_episode": "episode", "last_sample": "sample"}
 DEFAULT_INSTANCE = "learner"
@@ -121,7 +122,7 @@ class LearnerEngine:
         if not (hasattr(mode, "forward") and hasattr(mode, "monitor_vars")):
             raise TypeError(f"policy must be a policy or its learn mode, got {type(policy).__name__}")
         self._policy = mode
-        found = attribute(mode, "progress", None)
+        found: Progress | None = policy_of(mode).progress
         self._counts_itself = found is None
         self._progress = found or Progress()
         if self._log_policy:
@@ -199,7 +200,7 @@ class LearnerEngine:
         self.log_buffer = sort_outputs(outputs)
         scalar = self.log_buffer["scalar"]
         for name in self.policy.monitor_vars():
-            value = None if name in scalar else attribute(self.policy, name, None)
+            value = None if name in scalar else policy_of(self.policy).monitored(name)
             if value is not None:
                 scalar[name] = to_scalar(name, value)
 

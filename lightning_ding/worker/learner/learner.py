@@ -17,6 +17,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import LEARNER_REGISTRY
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.worker.arguments import check_integers, check_policy_kwargs
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.config import LearnerConfig
@@ -30,7 +31,6 @@ from lightning_ding.worker.learner.hooks import (
     sort_callbacks,
 )
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
-from lightning_ding.worker.players import attribute
 
 NextBatch = Callable[[], Any]
 TakePriority = Callable[[Any, Tensor], None]
@@ -120,7 +120,7 @@ class BaseLearner(LearnerEngine, Worker):
             self.collector_envstep = envstep
         self.begin_iteration()
         self.call_hook("before_iter")
-        device = attribute(policy, "device", None) or torch.device("cpu")
+        device = policy_of(policy).device or torch.device("cpu")
         outputs = _list_of_dicts(policy.forward(on_device(data, device), **(policy_kwargs or {})))
         priorities = [output.pop("priority", None) for output in outputs]
         if priorities and priorities[-1] is not None:
@@ -164,7 +164,7 @@ class BaseLearner(LearnerEngine, Worker):
         self.get_data = self.get_data if get_data is None else get_data
         if self.get_data is None:
             raise RuntimeError("the learner needs batches: set learner.get_data, or pass get_data")
-        next_batch = next_batch_of(self.get_data, lambda: int(self.policy.get_attribute("batch_size")))
+        next_batch = next_batch_of(self.get_data, lambda: policy_of(self.policy).batch_size)
         self._stream = LearnerStream(next_batch, self._is_over, self.config.train_iterations, self.take_priority)
         return self._stream
 
@@ -182,7 +182,7 @@ class BaseLearner(LearnerEngine, Worker):
         """
         if self._is_closed:
             raise RuntimeError("the learner is closed: create a new one to continue training")
-        module = attribute(self.policy, "module", None)
+        module = policy_of(self.policy).module
         if not isinstance(module, LightningModule):
             raise RuntimeError(f"start() needs a policy that is a LightningModule, got {type(module).__name__}")
         require(

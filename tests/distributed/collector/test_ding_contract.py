@@ -10,6 +10,7 @@ import pytest
 import torch
 from easydict import EasyDict
 
+from lightning_ding.di_engine.parallel_config import task_of
 from lightning_ding.distributed import (
     BaseCommCollector,
     BaseParallelCollector,
@@ -19,7 +20,6 @@ from lightning_ding.distributed import (
     get_parallel_collector_cls,
 )
 from lightning_ding.distributed.collector.calls import takes
-from lightning_ding.distributed.ding_config import task_of_ding
 from lightning_ding.policy import create_policy
 from tests.distributed.weight_policy import ENV, POLICY
 
@@ -48,7 +48,7 @@ class Broker:
         self.metadata: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.collector: Any = None
-        policy = create_policy(task_of_ding(collector_cfg())["policy"])
+        policy = create_policy(task_of(collector_cfg(), has_own_keys=False)["policy"])
         self.weights = policy.collect_mode.state_dict()["model"]
 
     def get_policy_update_info(self, path: str) -> dict[str, Any] | None:

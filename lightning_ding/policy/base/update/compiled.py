@@ -122,12 +122,12 @@ def expected_updates(policy: Any, num_ranks: int) -> int | None:
         policy: A :class:`Policy`.
         num_ranks: Number of ranks that train; ``n_sample`` is collected on each.
     """
-    progress, n_sample = policy.progress, policy.get_attribute("n_sample")
+    progress, n_sample = policy.progress, policy.n_sample
     if progress.budget is None or progress.axis == "train_iter":
         return progress.budget  # type: ignore[no-any-return]
     if n_sample is None:  # whole episodes, of unknown lengths
         return None
-    return progress.budget * policy.get_attribute("update_per_collect") // (n_sample * num_ranks)  # type: ignore[no-any-return]
+    return progress.budget * policy.update_per_collect // (n_sample * num_ranks)  # type: ignore[no-any-return]
 
 
 class CompiledGradient:

@@ -20,7 +20,8 @@ from lightning_ding.utils.ranks import gather_rows, rank_and_world_size, world_s
 
 logger = logging.getLogger(__name__)
 
-ROUNDING = 1e-12  # relative difference of sums that adding up in another order can make
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by the bytes of a number."""
 
 
 class WeightComparison:
@@ -70,6 +71,21 @@ def first_difference(parameters: Iterable[tuple[str, Tensor]]) -> str | None:
     named = [(name, one) for name, one in parameters if not torch.nn.parameter.is_lazy(one)]
     if not named:
         return None
-    rows = gather_rows(torch.stack([one.detach().double().sum().cpu() for _, one in named]))  # (ranks, P)
-    is_same = torch.isclose(rows, rows[0], rtol=ROUNDING, atol=0.0, equal_nan=True).all(0)
+    rows = gather_rows(torch.stack([checksum(one.detach()).cpu() for _, one in named]))  # (ranks, P)
+    is_same = (rows == rows[0]).all(0)
     return next((name for (name, _), same in zip(named, is_same.tolist(), strict=True) if not same), None)
+
+
+def checksum(tensor: Tensor) -> Tensor:
+    """Return a sum of integers over the bits of all numbers, which is the same in any order of adding up.
+
+    The squares keep differences of opposite signs from cancelling.
+
+    Example:
+        >>> one = torch.tensor([1.0, 2.0])
+        >>> bool(checksum(one) == checksum(one.clone())), bool(checksum(one) == checksum(one.nextafter(one + 1)))
+        (True, False)
+    """
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    bits = real.view(INTEGERS[real.element_size()]).long()
+    return (bits * bits).add_(bits).sum()

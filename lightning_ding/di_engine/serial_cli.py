@@ -15,27 +15,18 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.configs import read_pair
 from lightning_ding.di_engine.convert import to_recipe, to_yaml
 from lightning_ding.di_engine.run import UNLIMITED, Run
+from lightning_ding.di_engine.serial import eval as evaluate, train
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.lightning_cli import is_refusal, line_of
-from lightning_ding.entry.serial import eval as evaluate, train
+from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
 from lightning_ding.utils.return_text import return_text
 
 MODES = ("serial", "serial_onpolicy", "serial_offline", "eval")
-
-
-class CommandParser(argparse.ArgumentParser):
-    """A parser without abbreviations whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and end with exit code 2."""
-        print("error:", " ".join(message.split()), file=sys.stderr)
-        raise SystemExit(2)
 
 
 def main(arguments: Sequence[str]) -> None:

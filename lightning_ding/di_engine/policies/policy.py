@@ -23,21 +23,27 @@ from torch.optim import Optimizer
 
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
+from lightning_ding.di_engine.policies import data as forms
+from lightning_ding.di_engine.policies.names import BASE_CONFIG, METHODS
 from lightning_ding.model.layers import InEvalMode
-from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with
 from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.policy.base.update.updater import average_gradients
-from lightning_ding.policy.reference import data as forms
+from lightning_ding.utils.attributes import PolicyAttributes
 from lightning_ding.utils.modes import CollectMode, not_implemented
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
-NO_CONFIG_CLASS = "a class in DI-engine's form has no list of its keys; use it with serial_pipeline or Trainer.fit"
+
+def adopt(policy_class: type) -> None:
+    """Replace :class:`Policy` in the bases of a class in DI-engine's form, and of its bases, by the class for it."""
+    for one in policy_class.__mro__:
+        if Policy in one.__bases__ and not one.__module__.startswith("lightning_ding."):
+            replaced = (ReferencePolicy if parent is Policy else parent for parent in one.__bases__)
+            one.__bases__ = tuple(dict.fromkeys(replaced))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +156,7 @@ class ListLearner(RoundLearner):
         numbers = [{name: float(value) for name, value in one.items() if _is_number(value)} for one in reports]
         names = dict.fromkeys(name for one in numbers for name in one)
         means = {name: torch.tensor([one[name] for one in numbers if name in one]).mean() for name in names}
-        is_kept = bool(reports) and self._policy.get_attribute("priority")
+        is_kept = bool(reports) and self._policy.priority
         priority = reports[-1].get("priority") if is_kept else None
         return means if priority is None else means | {"priority": torch.as_tensor(priority).detach().float()}
 
@@ -178,7 +184,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
-@adopts_with
 class ReferencePolicy(Policy[ReferenceConfig]):
     """The base of a policy in DI-engine's form; a subclass of :class:`Policy` with a dict ``config`` gets it.
 
@@ -200,6 +205,7 @@ class ReferencePolicy(Policy[ReferenceConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = ReferenceConfig
+    has_dict_config: ClassVar[bool] = True
     shape_names: ClassVar[tuple[str, ...]] = ()
     _learner_class = ListLearner
     _selector_class = PerEnvSelector
@@ -316,12 +322,13 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         Raises:
             NotImplementedError: If the policy has none of them; the message names the attribute.
         """
-        if not hasattr(self, f"_get_{name}"):
-            if f"_{name}" in vars(self):
-                return vars(self)[f"_{name}"]
-            if name in FROM_CONFIG:
-                return FROM_CONFIG[name](self._cfg)
-        return attributes.get(self, name)
+        if hasattr(type(self), f"_get_{name}"):
+            return getattr(self, f"_get_{name}")()
+        if f"_{name}" in vars(self):
+            return vars(self)[f"_{name}"]
+        if name in FROM_CONFIG:
+            return FROM_CONFIG[name](self._cfg)
+        return getattr(super(), name) if name in BY_NAME else super().get_attribute(name)
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Set ``_<name>``."""
@@ -386,6 +393,12 @@ FROM_CONFIG: dict[str, Any] = {
     "update_per_collect": lambda cfg: int(cfg.learn.get("update_per_collect", 1)),
 }
 """Attributes that workers read, where the class has neither a method nor an attribute for them."""
+BY_NAME = {name for name, member in vars(PolicyAttributes).items() if isinstance(member, property)} - {"module"}
+for _name in ("_create_model", "_get_attribute", "_set_attribute"):
+    setattr(ReferencePolicy, _name, METHODS[_name])  # which a class may call with super()
+for _name in BY_NAME:
+    if f"_get_{_name}" not in vars(ReferencePolicy):
+        setattr(ReferencePolicy, _name, property(lambda self, name=_name: self.get_attribute(name)))
 
 
 def _average_before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

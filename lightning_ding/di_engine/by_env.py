@@ -1,14 +1,15 @@
-"""Policies in DI-engine's form in a collector.
+"""Policies that give their attributes by name, and those in DI-engine's form in a collector.
 
 Such a policy acts on ``{env_id: observation}``, makes the transition of one env at a time, and takes and returns
 lists of transitions. Inside a collector its outputs and transitions are columns of objects.
 
-Shapes: K rows, each of one env; T steps of a piece of an episode.
+Shapes: N envs; K rows, each of one env; S requested samples; T steps of a piece of an episode.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,9 +19,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import require
-from lightning_ding.envs.base_env import BaseEnvTimestep
-from lightning_ding.utils.modes import CollectMode, is_unknown_attribute
+from lightning_ding.di_engine.base_env import BaseEnvTimestep
+from lightning_ding.utils.attributes import PolicyAttributes
+from lightning_ding.utils.modes import is_unknown_attribute
 from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.transitions import to_tensor_transitions
 
@@ -29,7 +30,60 @@ NEEDED = ("forward", "process_transition", "get_train_sample", "reset", "get_att
 OUTPUT, TRANSITION = "output", "transition"  # names of the columns of objects
 
 
-class ByEnv:
+DEFAULTS: dict[str, Any] = {
+    "acts_on_reward": False,
+    "batch_forward": None,
+    "collect_data": True,
+    "device": None,
+    "has_memory": False,
+    "keeps_double": False,
+    "keeps_noise": False,
+    "module": None,
+    "n_episode": None,
+    "n_sample": None,
+    "on_policy": False,
+    "progress": None,
+    "sample_options": {},
+    "unroll_len": 1,
+}
+"""Values where a policy does not have an attribute; the others are needed."""
+OURS = ("acts_on_reward", "keeps_double")
+"""Attributes that only policies of this package have, so that no error of another one matters."""
+
+
+class ByName(PolicyAttributes):
+    """The attributes of the policy of a mode.
+
+    Args:
+        mode: An object with ``get_attribute``.
+    """
+
+    config = None
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self.get_attribute = getattr(mode, "get_attribute", None)
+
+    def read(self, name: str) -> Any:
+        """Return an attribute of the policy, or its default.
+
+        Raises:
+            NotImplementedError: If there is neither; or the KeyError that the policy raises then.
+        """
+        try:
+            return self.mode.get_attribute(name)
+        except (NotImplementedError, KeyError, AttributeError) as error:
+            is_unknown = not isinstance(error, AttributeError) and is_unknown_attribute(error, name)
+            if name in OURS or (is_unknown and name in DEFAULTS):
+                return DEFAULTS[name]
+            raise
+
+
+for _name in (*DEFAULTS, "batch_size"):
+    setattr(ByName, _name, property(lambda self, name=_name: self.read(name)))
+
+
+class ByEnv(ByName):
     """The collect mode of a policy in DI-engine's form, with columns on the side of the collector.
 
     Args:
@@ -47,7 +101,7 @@ class ByEnv:
                 "policy must be a policy, its collect mode, or an object with the functions of one, got "
                 f"{type(mode).__name__} without {', '.join(missing)}"
             )
-        self.mode = mode
+        super().__init__(mode)
         self.action_space: spaces.Space[Any] | None = None
         """Action space of one env, which decides the shape of the actions; None leaves them as they are."""
         self._config = config
@@ -56,23 +110,22 @@ class ByEnv:
         """Reset the state of the policy in some envs; None resets it in all."""
         self.mode.reset(data_id)
 
-    def get_attribute(self, name: str) -> Any:
-        """Return an attribute of the policy.
+    def read(self, name: str) -> Any:
+        """Return an attribute of the policy, or its default.
 
         ``collect_data`` is an attribute of the mode, and amounts are in the policy's config if they are not given.
-
-        Raises:
-            NotImplementedError: If there is none of that name; or the KeyError that the policy raises then.
         """
         if name == "collect_data":
             return getattr(self.mode, "collect_data", True)
         try:
             return self.mode.get_attribute(name)
         except (NotImplementedError, KeyError) as error:
-            collect = getattr(self._cfg(), "collect", None) if is_unknown_attribute(error, name) else None
+            if not is_unknown_attribute(error, name):
+                raise
+            collect = getattr(self._cfg(), "collect", None)
             if isinstance(collect, Mapping) and name in collect:
                 return collect[name]
-            raise
+            return self.setting(name, False) if name == "on_policy" else super().read(name)
 
     def setting(self, name: str, default: Any) -> Any:
         """Return an entry of the policy's config, or ``default`` if there is none."""
@@ -159,31 +212,100 @@ class ByEnv:
         ]
         return to_tensor_transitions(listed, not self._config.deepcopy_obs)
 
+    def queue(self, num_envs: int, kept: Any) -> PieceQueue:
+        """Return the queue of the collected data of N envs: the kept one, or a new one for data of another form."""
+        queue = kept if isinstance(kept, PieceQueue) else PieceQueue()
+        queue.use(self, num_envs)
+        return queue
+
     def get_train_sample(self, transitions: list[dict[str, Any]]) -> list[Any]:
         """Return the samples that the policy makes of transitions."""
         return list(self.mode.get_train_sample(transitions))
 
 
-AnyCollectMode = CollectMode | ByEnv
+class PieceQueue:
+    """Samples that a policy made of pieces of episodes, and the transitions of the pieces that are not complete.
 
+    A piece ends with its episode, or after ``max(unroll_len, ceil(n_sample / N))`` transitions; without an ``n_sample``
+    in the policy's config, or with ``traj_len_inf``, only with its episode. If returns are computed over ``nstep`` > 1
+    steps, a piece that is cut also contains the next ``nstep`` transitions, so that the returns of the others do not
+    depend on the cut; these transitions then begin the next piece.
 
-def adapted(mode: Any, config: CollectorConfig) -> AnyCollectMode:
-    """Return a collect mode that acts on batches as it is, and any other one as a :class:`ByEnv`.
-
-    Raises:
-        ValueError: If the config has an option that does nothing for a policy that acts on batches.
-        TypeError: If the mode lacks a function.
+    A policy that learns from its newest data only (``on_policy``) gets no transitions from earlier calls: the pieces
+    that are open at the end of a call are dropped, as is the surplus.
     """
-    if not isinstance(mode, CollectMode):
-        return ByEnv(mode, config)
-    reasons = {
-        "deepcopy_obs": "the arrays that such a policy gets are never overwritten",
-        "transform_obs": "it makes its tensors itself",
-    }
-    for name, reason in reasons.items():
-        allowed = f"False for a policy that acts on batches, because {reason}"
-        require(not getattr(config, name), name, allowed, getattr(config, name))
-    return mode
+
+    def __init__(self) -> None:
+        self.samples: list[Any] = []
+        self._open: dict[int, list[dict[str, Any]]] = {}
+        """Transitions of each env, as rows of columns."""
+
+    def use(self, policy: ByEnv, num_envs: int) -> None:
+        """Set the policy, and the number of envs N."""
+        self._policy = policy
+        unroll_len, n_sample = int(policy.unroll_len or 1), policy.n_sample
+        self._is_on_policy = bool(policy.on_policy)
+        is_whole = n_sample is None or policy.setting("traj_len_inf", False)
+        self._cut = math.inf if is_whole else max(unroll_len, -(-n_sample // num_envs))
+        nstep = int(policy.setting("nstep", 1) or 1)
+        self._overlap = nstep if nstep > 1 and unroll_len == 1 and not self._is_on_policy else 0
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.samples)
+
+    def append(self, step: dict[str, Any], valid: Any = None) -> None:
+        """Add the transitions of a step.
+
+        Args:
+            step: Columns of :meth:`ByEnv.process_transition`, with ``env_id`` and ``episode_id``.
+            valid: Rows that are transitions; None means all.
+        """
+        for row in range(len(step[TRANSITION])) if valid is None else np.flatnonzero(valid).tolist():
+            transition = {name: column[row : row + 1] for name, column in step.items()}
+            env_id = int(transition["env_id"][0])
+            before = self._open.setdefault(env_id, [])
+            if before and before[-1]["episode_id"][0] != transition["episode_id"][0]:
+                self._close(env_id)  # a fault or a reset ended the episode
+            piece = self._open[env_id]
+            piece.append(transition)
+            if transition["is_last"][0]:
+                self._close(env_id)
+            elif len(piece) == self._cut + self._overlap:
+                self._close(env_id, self._overlap)
+
+    def lacks(self, amount: int) -> bool:
+        """Return whether there are fewer than S samples."""
+        return self.count < amount
+
+    def take(self, amount: int) -> list[Any]:
+        """Remove and return the oldest samples."""
+        taken, self.samples = self.samples[:amount], self.samples[amount:]
+        if self._is_on_policy:
+            self.samples, self._open = [], {}
+        return taken
+
+    def check_levels(self, waiting: str, level_seeds: Sequence[int] | None) -> None:
+        """Do nothing: a list may hold transitions with and without a level."""
+
+    def state(self) -> dict[str, Any]:
+        """Return samples and open pieces."""
+        return {"samples": self.samples, "open": [[env_id, piece] for env_id, piece in self._open.items()]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned."""
+        self.samples, self._open = state["samples"], dict(state["open"])
+
+    def _close(self, env_id: int, overlap: int = 0) -> None:
+        """Let the policy make samples of a piece, except of its last ``overlap`` transitions, which stay."""
+        piece = self._open[env_id]
+        if not piece:
+            return
+        samples = self._policy.get_train_sample(self._policy.transitions(nested.concatenate_arrays(piece)))
+        made = len(samples) - overlap if len(samples) == len(piece) else len(samples)
+        self.samples += samples[:made]
+        self._open[env_id] = piece[len(piece) - overlap :] if made < len(samples) else []
 
 
 def _fitted(action: Any, space: spaces.Space[Any] | None) -> Any:

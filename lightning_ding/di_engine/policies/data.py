@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.policy.base.reference_form import TIME_LIMIT
+from lightning_ding.di_engine.policies.names import TIME_LIMIT
 
 Rows = list[dict[str, Any]]
 

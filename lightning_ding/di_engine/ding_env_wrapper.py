@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from lightning_ding.config import require
+from lightning_ding.di_engine.base_env import BaseEnv, BaseEnvTimestep
 from lightning_ding.envs.atari import make_atari
-from lightning_ding.envs.base_env import BaseEnv, BaseEnvTimestep
 from lightning_ding.envs.wrappers import record_videos
 
 NAMES = ("default", "mujoco_default", "atari_default")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import ConfigLike, deep_merge, nearest, require, resolve
+from lightning_ding.config import deep_merge, nearest, require, resolve
 from lightning_ding.di_engine.env_types import translate_envs
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.distributed.config import CommanderConfig, ParallelConfig, resolve_policy
+from lightning_ding.distributed.config import CollectorTaskConfig, CommanderConfig, ParallelConfig, resolve_policy
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +24,7 @@ WORKER_KEYS = (
     *("multi_gpu", "gpu_num", "aggregator", "node", "partition"),
 )
 """Keys of a worker's config in DI-engine; ``exp_name`` is an addition."""
-RUN_KEYS = {"main", "system", "type", "import_names"}
 AGGREGATOR = "left out: several learners are the ranks of one learner, see system.learner.multi_gpu"
-
-
-def is_worker_config(cfg: Any) -> bool:
-    """Return whether a config is one of a single worker, as in DI-engine, and not of a whole run."""
-    return isinstance(cfg, Mapping) and len(cfg) > 0 and not cfg.keys() <= RUN_KEYS
 
 
 def run_of_worker(cfg: Mapping[str, Any], has_own_keys: bool) -> ParallelConfig:
@@ -100,18 +94,13 @@ EPISODES = ("collector_episode_num", "evaluator_episode_num")
 NO_KUBERNETES = "empty: there is no Kubernetes operator; start the workers with `lightning-ding collector`"
 
 
-def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
-    """Return the config of a run, also for one in DI-engine's format.
-
-    Raises:
-        ValueError: If a key is unknown or a value cannot be used here.
-        TypeError: If a value has the wrong type.
-    """
-    return run_of_ding(cfg) if is_ding_run(cfg) else resolve(ParallelConfig, cfg)  # type: ignore[arg-type]
+def run_of(cfg: Mapping[str, Any]) -> Any:
+    """Return the config of a run for one in DI-engine's format, and any other one as it is."""
+    return run_of_ding(cfg) if is_ding_run(cfg) else cfg
 
 
 def compile_run(main: Mapping[str, Any], create: Mapping[str, Any], system: Mapping[str, Any], seed: int) -> Any:
-    """Return a compiled config, which :func:`read_run` takes, of DI-engine's three configs of a distributed run.
+    """Return a compiled config, which ``read_run`` takes, of DI-engine's three configs of a distributed run.
 
     Args:
         main: The ``main_config``.
@@ -180,22 +169,19 @@ def run_of_ding(cfg: Mapping[str, Any]) -> ParallelConfig:
     return resolve(ParallelConfig, made)
 
 
-def known_keys(cfg: Any, config_class: type) -> Any:
-    """Return a config without the keys that a config class does not have."""
-    if not isinstance(cfg, Mapping):
-        return cfg
-    known = {*config_class.__dataclass_fields__, "compressor", "cfg_type"}  # type: ignore[attr-defined]
-    return {key: value for key, value in cfg.items() if key in known}
-
-
-def task_of_ding(cfg: Any) -> Any:
+def task_of(cfg: Mapping[str, Any], has_own_keys: bool) -> Any:
     """Return the ``collector_cfg`` of a task; one in DI-engine's format is translated.
+
+    Args:
+        cfg: The config.
+        has_own_keys: Whether it may have keys for a subclass, which are left out.
 
     Raises:
         ValueError: If a value cannot be used here.
     """
-    if not isinstance(cfg, Mapping):
-        return cfg
+    if has_own_keys:
+        known = {*CollectorTaskConfig.__dataclass_fields__, "compressor", "cfg_type"}
+        cfg = {key: value for key, value in cfg.items() if key in known}
     env, path = _below(cfg, "env"), cfg.get("policy_update_path")
     if not (isinstance(path, str) or "compressor" in cfg or "manager" in env or "type" in env):
         return cfg

@@ -1,0 +1,35 @@
+"""The door to :mod:`lightning_ding.di_engine`, which is loaded only for what comes from there."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import lazy_loader
+
+
+def foreign(name: str) -> Any:
+    """Return a module of ``lightning_ding.di_engine``."""
+    return importlib.import_module(f"lightning_ding.di_engine.{name}")
+
+
+def attach(package: str, homes: Mapping[str, str], stub: str | None = None) -> tuple[Any, Any, list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports names when they are used.
+
+    Args:
+        package: Name of the package.
+        homes: For each name of another module, that module without the leading ``lightning_ding.``.
+        stub: ``__file__`` of a package with a stub, which lists its own names.
+    """
+    own, _, names = lazy_loader.attach_stub(package, stub) if stub is not None else (None, None, [])
+
+    def find(name: str) -> Any:
+        if name in homes:
+            return getattr(importlib.import_module(f"lightning_ding.{homes[name]}"), name)
+        if own is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return own(name)
+
+    everything = [*names, *homes]
+    return find, lambda: sorted(everything), everything

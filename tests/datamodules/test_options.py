@@ -1,0 +1,54 @@
+"""Options of a datamodule that are set after it was made."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.trainer_setup import FIXED
+from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
+from tests.toys.datasets import counting_steps
+from tests.toys.envs import CountingEnv
+
+SETTABLE = {
+    *("num_envs", "seed", "max_env_step", "max_train_iter", "stop_value", "rounds_per_epoch", "evaluator_env_num"),
+    *("n_evaluator_episode", "demonstration_share", "imitation_reward"),
+}
+
+
+def made(kind: Any) -> Any:
+    return kind(counting_steps()) if kind is OfflineDataModule else kind(CountingEnv)
+
+
+@pytest.mark.parametrize("kind", [ReplayDataModule, RolloutDataModule, OfflineDataModule])
+def test_option_that_only_the_constructor_reads_cannot_be_set(kind: Any) -> None:
+    datamodule = made(kind)
+    options = set(inspect.signature(kind).parameters) & FIXED
+    assert {"norm_obs", "norm_reward", "wrappers", "info_keys"} <= options
+    for name in options:
+        before = getattr(datamodule, name, "none")
+        with pytest.raises(AttributeError, match=f"{name} cannot be set later: pass it to .* a new {kind.__name__}"):
+            setattr(datamodule, name, True)
+        assert getattr(datamodule, name, "none") is before
+
+
+def test_every_option_is_either_read_later_or_refused() -> None:
+    options = set(inspect.signature(ReplayDataModule).parameters)
+    assert options == (SETTABLE | FIXED)
+    datamodule = made(ReplayDataModule)
+    for name in SETTABLE:
+        setattr(datamodule, name, 1)
+        assert getattr(datamodule, name) == 1
+
+
+def test_normalisation_of_the_policy_is_shown_after_a_fit(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    datamodule, policy = ReplayDataModule(CountingEnv, num_envs=2, norm_obs=True), DQNPolicy(small)
+    make_trainer(max_epochs=1, limit_train_batches=2).fit(policy, datamodule)
+    assert (datamodule.norm_obs, datamodule.norm_reward) == (True, False)
+    second = ReplayDataModule(CountingEnv, num_envs=2)
+    make_trainer(max_epochs=1, limit_train_batches=2).fit(policy, second)
+    assert (second.norm_obs, second.norm_reward, policy.normaliser.kinds["norm_obs"]) == (True, False, True)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from lightning_ding.callbacks import Curriculum
+from lightning_ding.datamodules.reports import EpisodeReports
+from lightning_ding.distributed.ray.store import RayStore
+from lightning_ding.envs.handle import EnvHandle, EnvHandles
+from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
+from tests.distributed.comm_worker.test_collector import run, task
+from tests.distributed.test_env_settings import ENV
+
+
+class Handles(EpisodeReports):
+    """The part of a distributed learner's datamodule that has the settings."""
+
+    def __init__(self) -> None:
+        self.handles = EnvHandles()
+        self.handles.training = EnvHandle("training", is_remote=True)
+
+    def training_envs(self) -> Any:
+        return self.handles.training
+
+
+def test_level_of_a_curriculum_reaches_the_envs_of_a_collector_of_ray(ray: Any) -> None:
+    data = Handles()
+    Curriculum("level", levels=[7.0, 9.0], threshold=1.0)._set(SimpleNamespace(datamodule=data))  # type: ignore[arg-type]
+    coordinator = FakeCoordinator([task(env={**ENV, "collector_env_num": 2, "evaluator_env_num": 2})])
+    coordinator.publish("mine", 1)
+    weights = coordinator.store.get(coordinator.policies["mine"][0]).tensors
+    coordinator.store = RayStore()  # type: ignore[assignment]
+    handle = coordinator.store.put("policy", weights, {"env_settings": data.handles.text})
+    coordinator.policies["mine"] = (handle, 1, 1)
+    run(coordinator)
+    assert [block["obs"][:, 0].unique().tolist() for block in coordinator.blocks()] == [[7.0]] * 3
