@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP
 from lightning_ding.model.heads import DiscreteHead, MultiHead, check_widths, full_precision, hidden_layers
-from lightning_ding.model.layers import apply_linear
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]
@@ -161,14 +160,14 @@ class GaussianHead(nn.Module):
         With ``sde`` it also returns the ``features`` and the ``std`` of :class:`StateDependentSigma`.
         """
         x = self.trunk(features)
-        mu = full_precision(apply_linear(self.mu, x))
+        mu = full_precision(self.mu(x))
         if self.is_bounded:
             mu = torch.tanh(mu)
         if self.sde is not None:
             return {"mu": mu, **self.sde(x)}
         if self.sigma_layer is None:
             return {"mu": mu, "sigma": self.log_sigma.exp().expand_as(mu)}
-        log_sigma = full_precision(apply_linear(self.sigma_layer, x))
+        log_sigma = full_precision(self.sigma_layer(x))
         return {"mu": mu, "sigma": log_sigma.clamp(*LOG_SIGMA_RANGE).exp()}
 
 

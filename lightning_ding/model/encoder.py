@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import nearest, require, require_type
 from lightning_ding.model.features import Described, create_features, is_described
-from lightning_ding.model.layers import apply_layer, apply_linear
+from lightning_ding.model.layers import apply_layer
 from lightning_ding.registry import ENCODER_REGISTRY
 
 ObsShape = int | Sequence[int] | Mapping[str, Any]
@@ -43,7 +43,7 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class MLP(nn.Module):
-    """Linear layers with activations between them; :func:`apply_linear` says how they are called.
+    """Linear layers with activations between them.
 
     Args:
         sizes: Widths of the input and of each layer.
@@ -67,7 +67,7 @@ class MLP(nn.Module):
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
         for number, layer in enumerate(self.layers):
-            x = apply_linear(layer, x)
+            x = apply_layer(layer, nn.Linear, x)
             if number < self.activated_layers:
                 x = self.activate(x if norms is None else apply_layer(norms[number], nn.LayerNorm, x))
         return x

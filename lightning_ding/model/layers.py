@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, TypeGuard
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 HOOKS_OF_ALL = [
@@ -57,18 +56,6 @@ def apply_layer(layer: nn.Module, kind: type[nn.Module], x: Tensor, *args: Any) 
     """
     output: Tensor = layer(x, *args)
     return output if is_plain(layer, kind) else output.clone()
-
-
-def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return ``layer(x)``, which the caller may change in place; see :func:`apply_layer`.
-
-    A plain ``nn.Linear`` is computed without the call, which takes two microseconds, as much as a small layer itself.
-    All other layers are called: those with hooks, parametrizations, pruned or quantised weights, and those of users.
-    """
-    weights = layer.__dict__["_parameters"]
-    if is_plain(layer, nn.Linear) and "weight" in weights:
-        return F.linear(x, weights["weight"], weights["bias"])
-    return apply_layer(layer, nn.Linear, x)
 
 
 def depends_on_mode(module: nn.Module) -> bool:
