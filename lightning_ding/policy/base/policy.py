@@ -123,8 +123,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def _init_command(self) -> None:
         """Make what the command mode needs."""
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        """Make one update from a minibatch with leading axis B; return detached tensors to report.
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
+        """Make one update from a minibatch of :meth:`prepare`; return detached tensors to report.
 
         A ``priority``, shape (B,), is returned to a prioritised buffer; the means of the others are logged.
         """
@@ -170,6 +170,10 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _prepare_round(self, data: Batch) -> Batch:
         """Return the minibatches of a round, leading axes (U, B), with what can be computed for all of them at once."""
+        return data
+
+    def prepare(self, data: Batch) -> Any:
+        """Return a minibatch in the form in which ``_forward_learn`` and the losses read it, leading axis B."""
         return data
 
     def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
@@ -330,7 +334,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         batch = data if isinstance(data, dict) else foreign("policies.data").columns_of(data)
         seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
         guard.begin(seen)
-        report = self._forward_learn(seen)
+        report = self._forward_learn(self.prepare(seen))
         guard.end()
         if self.on_policy and self.normaliser.is_on:
             self.normaliser.update(batch)  # after the update, because the policy acted without it
