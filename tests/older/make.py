@@ -1,11 +1,11 @@
-"""Write the files of an older version that this version has to load: runs, exports, a search and a coordinator's folder.
+"""Write files with an older version that this version has to load: runs, exports, a search, a coordinator's folder.
 
     git worktree add --detach /tmp/older 1f2321f
     PYTHONPATH=/tmp/older python tests/older/make.py tests/older
 
-Run it with the sources of the older version, as above. Each run is trained to the half by ``lightning-ding fit``, packed
-with the ``config.yaml`` that the command wrote, and then continued to its end; ``<run>_end.safetensors`` has the weights
-and the state of the optimizers at that end, and ``expected.json`` what the policies and the coordinator answer.
+Run it with the sources of the older version, as above. Each run is trained to the half by ``lightning-ding fit``,
+packed with the ``config.yaml`` that the command wrote, and then continued. ``<run>_end.safetensors`` has the weights
+and the state of the optimizers at its end, and ``expected.json`` what the policies and the coordinator answer.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def continued(config: Path, name: str) -> dict[str, torch.Tensor]:
     saved = torch.load(str(last_checkpoint("runs")), weights_only=True)
     found = dict(saved["state_dict"])
     for number, optimizer in enumerate(saved["optimizer_states"]):
-        found |= {f"optimizer {number}/{at}/{key}": x for at, one in optimizer["state"].items() for key, x in one.items()}
+        for at, state in optimizer["state"].items():
+            found |= {f"optimizer {number}/{at}/{key}": value for key, value in state.items()}
     return {name: torch.as_tensor(value).clone() for name, value in found.items()}
 
 
@@ -138,7 +139,8 @@ def write_coordinator(out: Path) -> Any:
     Path("config.json").write_text(json.dumps(to_dict(resolve(ParallelConfig, cfg))))
     run = Run(cfg, FileStore(Path("run/data")))
     learner, collector = Worker(run, "learner"), Worker(run, "collector")
-    learner.take(), collector.take()
+    learner.take()
+    collector.take()
     learner.publish(0)
     for number in range(3):
         collector.send(transitions(first=4 * number))
