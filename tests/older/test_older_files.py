@@ -71,8 +71,8 @@ def test_coordinator_of_an_older_version_is_resumed(unpacked: str) -> None:
     cfg = read_config("config.json", [])
     assert cfg == resolve(ParallelConfig, config(Path("run")))
     coordinator = Coordinator(cfg, FileStore(Path("run/data")), resume=True)
-    (replay,) = coordinator.run.replays.values()
-    storage: Any = replay.buffer._storage
+    replay: Any = next(iter(coordinator.run.replays.values()))
+    storage = replay.buffer._storage
     assert coordinator.run.env_step() == EXPECTED[unpacked]["env_step"]
     rows = {name: column[: storage.count].tolist() for name, column in storage.columns.items()}
     assert rows == EXPECTED[unpacked]["rows"]
