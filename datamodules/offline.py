@@ -44,9 +44,9 @@ class OfflineDataModule(RunDataModule):
     Args:
         dataset: Path of an ``.npz`` file, or of a ``.safetensors`` file that a replay buffer saved; id of a Minari data
             set on this machine; arrays by name; or a :class:`Dataset`. See :func:`load_dataset`.
-        env_id: Evaluation env, in any form that :class:`CollectingDataModule` takes; None evaluates nothing, and takes
+        env_id: Evaluation env, in any form that :class:`RunDataModule` takes; None evaluates nothing, and takes
             the spaces from the data.
-        kwargs: Further arguments of :class:`CollectingDataModule`, which concern evaluations and updates here:
+        kwargs: Further arguments of :class:`RunDataModule`, which concern evaluations and updates here:
             ``norm_obs`` and ``norm_reward`` use the statistics of the data set, and ``eval_every`` and
             ``checkpoint_every`` count updates. Not ``num_envs``, ``max_env_step``, ``train_wrappers``, and no env of
             evaluations other than ``env_id``.

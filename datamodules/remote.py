@@ -57,7 +57,7 @@ class RemoteReplayDataModule(RunDataModule):
 
     Args:
         comm_learner: Source of the rounds.
-        env_id: Evaluation env, in any form that :class:`CollectingDataModule` takes.
+        env_id: Evaluation env, in any form that :class:`RunDataModule` takes.
         prefetch: Rounds that are fetched ahead of the one that is learned from, >= 0. They are sampled that much
             earlier; from a prioritised buffer, before the newest priorities are known.
         validate: Whether to evaluate; if not, the Trainer needs ``limit_val_batches=0``.
@@ -66,7 +66,7 @@ class RemoteReplayDataModule(RunDataModule):
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
             ranks. The statistics are published with its weights.
-        kwargs: Further arguments of :class:`CollectingDataModule`: the limits, the env and its evaluations.
+        kwargs: Further arguments of :class:`RunDataModule`: the limits, the env and its evaluations.
             ``max_env_step``, ``eval_every`` and ``checkpoint_every`` count the env steps of all collectors, and
             ``stop_value`` needs ``validate``.
 

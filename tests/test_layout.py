@@ -11,10 +11,10 @@ import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.test_imports import ROOT, source_files
 
-MAX_FILES = 440
-MAX_SMALL_FILES = 45
+MAX_FILES = 435
+MAX_SMALL_FILES = 20
 SMALL = 60  # lines
-MAX_LINES = 480
+MAX_LINES = 475
 MAX_CLASSES = 6  # rlpd is redq, and calql is cql, with one change
 
 

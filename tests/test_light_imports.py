@@ -78,7 +78,7 @@ COMMAND_LINE = {"docstring_parser", "jsonargparse", "ruamel", "typeshed_client"}
 
 ALLOWED: dict[str, set[str]] = {
     "import lightning_ding": set(),
-    "from lightning_ding.entry.cli import main; main(['--help'])": {"easydict"},
+    "from lightning_ding.entry.cli import main; main(['--help'])": set(),
     "import lightning_ding.policy": {"easydict", "safetensors", *GYMNASIUM},
     "import lightning_ding.datamodules, lightning_ding.callbacks": {"easydict", "safetensors", *GYMNASIUM},
     "import lightning_ding.distributed": {"easydict", "safetensors", *GYMNASIUM},

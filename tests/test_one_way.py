@@ -6,11 +6,15 @@ argument, a local variable or a result. A file that only hands on a mapping that
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -38,7 +42,6 @@ TO_THE_BUFFER = {
     "worker/buffer/links.py",
 }
 TO_THE_LOSS = {"policy/q_learning.py", "policy/base/normaliser.py", "model/dqn.py", "model/encoder.py"}
-TO_THE_LOSS |= {"model/layers.py"}
 LOSS = "policy/dqn.py"
 BESIDE = {
     "envs/action_masks.py",  # checks masks of legal actions, where there are some
@@ -80,6 +83,8 @@ class Trace:
 
     kinds: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Types of the observations that each file of the package worked with."""
+    calls: dict[CodeType, None] = field(default_factory=dict)
+    """The functions of the package that ran, in the order of their first calls."""
     resolved: Counter[str] = field(default_factory=Counter)
     """How often a config of each class was made from a section."""
 
@@ -88,6 +93,7 @@ class Trace:
         file = Path(frame.f_code.co_filename)
         if event not in ("call", "return") or not file.is_relative_to(PACKAGE):
             return
+        self.calls.setdefault(frame.f_code)
         if frame.f_code is resolve.__code__ and event == "call":
             self.resolved[frame.f_locals["config_class"].__name__] += 1
         values = [*frame.f_locals.values(), result]
@@ -110,7 +116,8 @@ def trace() -> Trace:
     found, before = Trace(), sys.getprofile()
     sys.setprofile(found.note)
     try:
-        policy = DQNPolicy({"learn": {"batch_size": 16, "update_per_collect": 2}, "collect": {"n_sample": 16}})
+        section = {"learn": {"batch_size": 16, "update_per_collect": 2}, "collect": {"n_sample": 16}}
+        policy = DQNPolicy({**section, "random_collect_size": 0})  # the first actions are the policy's
         trainer.fit(policy, ReplayDataModule(SevenNumbers, num_envs=4, max_env_step=160))
     finally:
         sys.setprofile(before)
@@ -118,9 +125,9 @@ def trace() -> Trace:
     return found
 
 
-def test_observations_pass_twelve_files_on_their_way_to_the_loss(trace: Trace) -> None:
+def test_observations_pass_eleven_files_on_their_way_to_the_loss(trace: Trace) -> None:
     assert trace.kinds.keys() - BESIDE == TO_THE_BUFFER | TO_THE_LOSS | {LOSS}
-    assert len(TO_THE_BUFFER | TO_THE_LOSS) == 12
+    assert len(TO_THE_BUFFER | TO_THE_LOSS) == 11
 
 
 def test_observations_are_arrays_before_the_buffer_and_tensors_after_it(trace: Trace) -> None:
@@ -135,3 +142,16 @@ def test_the_config_of_the_policy_and_of_each_worker_is_made_once(trace: Trace) 
     once = ["DQNConfig", "DQNModelConfig", "CollectorConfig", "ReplayBufferConfig", "EvaluatorConfig"]
 
     assert trace.resolved == dict.fromkeys(once, 1)  # that of the model when the shapes of the env are known
+
+
+def test_steps_of_a_run_in_contributing_are_called_in_that_order(trace: Trace) -> None:
+    text = Path(__file__).parents[1].joinpath("CONTRIBUTING.md").read_text()
+    steps = re.findall(r"^\d+\. `([\w/]+)\.py`, `([\w.]+)`", text, re.MULTILINE)
+    modules = [import_module(f"lightning_ding.{file.replace('/', '.')}") for file, _ in steps]
+    functions = [attrgetter(name)(module) for module, (_, name) in zip(modules, steps, strict=True)]
+
+    assert [inspect.unwrap(one).__module__ for one in functions] == [module.__name__ for module in modules]
+    order = list(trace.calls)
+    first_calls = [order.index(inspect.unwrap(one).__code__) for one in functions]
+    assert len(steps) == 12
+    assert first_calls == sorted(first_calls)

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 
 from lightning_ding import __version__
-from lightning_ding.config import closest
 
 LIGHTNING, DISTRIBUTED = "lightning_ding.entry.lightning_cli", "lightning_ding.entry.parallel"
 SWEEP = "lightning_ding.entry.sweep"
@@ -100,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{USAGE}\n\nerror: no command given; see lightning-ding --help", file=sys.stderr)
         raise SystemExit(2)
     elif command not in COMMANDS and not command.startswith("-"):
+        from lightning_ding.config import closest  # later, because it imports numpy
+
         near = closest(command, COMMANDS)
         hint = f"did you mean {near!r}? " if near else ""
         print(f"error: unknown subcommand {command!r}; {hint}Known: {', '.join(COMMANDS)}", file=sys.stderr)

@@ -207,9 +207,9 @@ class SACPolicy(QACPolicy[SoftConfig]):
         """Return values of actions, shape (E, B); the actor maximises the smallest value of each action."""
         return self.model.compute_critic(batch["obs"], action)["q_value"]  # type: ignore[no-any-return]
 
-    def alpha_loss(self, report: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temperature's loss (eq. 18) for the report of :meth:`actor_loss`, and ``alpha_loss`` to report."""
-        loss = rl.temperature_loss(self.temperature, report["log_prob"], self._target_entropy(report))
+        loss = rl.temperature_loss(self.temperature, batch["log_prob"], self._target_entropy(batch))
         return loss, {"alpha_loss": loss.detach()}
 
     def _target_entropy(self, report: dict[str, Tensor]) -> float | Tensor:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
-
-import lazy_loader
+from typing import Any, cast
 
 
 def foreign(name: str) -> Any:
@@ -22,8 +20,11 @@ def attach(package: str, homes: Mapping[str, str], stub: str | None = None) -> t
         homes: For each name of another module, that module without the leading ``lightning_ding.``.
         stub: ``__file__`` of a package with a stub, which lists its own names.
     """
-    own: Any
-    own, _, names = lazy_loader.attach_stub(package, stub) if stub is not None else (None, None, [])
+    own, names = cast(Any, None), list[str]()
+    if stub is not None:
+        import lazy_loader  # later, because the help of the command line does without
+
+        own, _, names = lazy_loader.attach_stub(package, stub)
 
     def find(name: str) -> Any:
         if name in homes:

@@ -1,4 +1,4 @@
-"""The attributes of a policy by name, and the forms of policy classes and data that come from elsewhere."""
+"""What workers use of a policy: its attributes by name, and its modes; and the config of a class from elsewhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from lightning_ding.config import MARK, to_dict
 from lightning_ding.utils.attributes import NAMES, PolicyAttributes
 from lightning_ding.utils.foreign import foreign
+from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
 
 OTHERS: dict[str, Callable[[Any], Any]] = {
     "cfg": lambda policy: policy.cfg,
@@ -38,8 +39,8 @@ class DefaultConfig:
         return {key: value for key, value in whole.items() if key != MARK}
 
 
-class NamedAttributes(PolicyAttributes):
-    """The attributes of a policy of this package.
+class AttributesAndModes(PolicyAttributes):
+    """The attributes of a policy of this package by name, and its modes: what workers may call.
 
     A subclass with a dict ``config`` in place of a config dataclass gets the base that can run it, and names that a
     policy does not have here are looked up, in :mod:`lightning_ding.di_engine.policies`.
@@ -75,6 +76,70 @@ class NamedAttributes(PolicyAttributes):
         """Whether observations of double precision are stored as such."""
         return bool(cast(Any, self).normaliser.keeps_double)
 
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The methods that a learner uses."""
+        own = cast(Any, self)
+        first = (own.learner.update_and_check, own._reset_learn, own.__repr__, own._monitor_vars_learn)
+        return LearnMode(*first, *self._by_name, own._state_dict_learn, own._load_state_dict_learn)
+
+    @property
+    def collect_mode(self) -> CollectMode:
+        """The methods that a collector uses."""
+        own = cast(Any, self)
+        first = (own._collect, own._transition, own._get_train_sample, own._reset_collect)
+        return CollectMode(*first, *self._by_name, own._state_dict_collect, own._load_state_dict_collect)
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        """The methods that an evaluator uses."""
+        own = cast(Any, self)
+        first = (own._evaluate, own._reset_eval)
+        return EvalMode(*first, *self._by_name, own._network_state, own._load_network_state)
+
+    @property
+    def command_mode(self) -> CommandMode:
+        """The methods that a commander uses; a policy with this mode alone has no network."""
+        own = cast(Any, self)
+        return CommandMode(own._get_setting_learn, own._get_setting_collect, own._get_setting_eval)
+
+    @property
+    def _by_name(self) -> tuple[Callable[[str], Any], Callable[[str, Any], None]]:
+        return self.get_attribute, self.set_attribute
+
+    def get_attribute(self, name: str) -> Any:
+        """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.
+
+        Raises:
+            NotImplementedError: If the policy has none of them; the message names the attribute.
+        """
+        if name in OTHERS and not hasattr(type(self), f"_get_{name}"):
+            return OTHERS[name](self)
+        if isinstance(getattr(type(self), name, None), Asked):  # whose function may have called this one
+            member = _member_of(type(self), name)
+            return member.__get__(self, type(self)) if hasattr(member, "__get__") else member
+        if name in NAMES:
+            return getattr(self, name)
+        if hasattr(type(self), f"_get_{name}"):
+            return getattr(self, f"_get_{name}")()
+        if hasattr(self, f"_{name}"):
+            return getattr(self, f"_{name}")
+        raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r} for workers")
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``.
+
+        Raises:
+            AttributeError: If the attribute is computed, so that setting it would have no effect.
+        """
+        is_open = name in SETTABLE and self._setting(name, SETTABLE[name]) is None
+        is_computed = name in NAMES and not (
+            is_open and _member_of(type(self), name) is getattr(PolicyAttributes, name)
+        )
+        if is_computed or name in OTHERS or hasattr(type(self), f"_get_{name}"):
+            raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
+        setattr(self, f"_{name}", value)
+
 
 class Asked(property):
     """An attribute that is read with the ``get_attribute`` of a subclass.
@@ -92,7 +157,7 @@ class Asked(property):
 def _read_methods(cls: type) -> None:
     """Read each method ``_get_<name>`` of a class, or of a base that is no policy, as an attribute."""
     for position, one in enumerate(cls.__mro__):
-        if one is not cls and issubclass(one, NamedAttributes):
+        if one is not cls and issubclass(one, AttributesAndModes):
             continue
         for name in NAMES & {member.removeprefix("_get_") for member in vars(one) if member.startswith("_get_")}:
             is_first = not any({name, f"_get_{name}"} & vars(nearer).keys() for nearer in cls.__mro__[:position])
@@ -106,10 +171,10 @@ def _call(policy: Any, name: str) -> Any:
 
 def _ask_own_method(cls: type) -> None:
     """Read attributes with ``get_attribute`` if a class outside of this package has overridden it."""
-    owner = next(one for one in cls.__mro__ if one is NamedAttributes or "get_attribute" in vars(one))
+    owner = next(one for one in cls.__mro__ if one is AttributesAndModes or "get_attribute" in vars(one))
     if owner.__module__.partition(".")[0] == "lightning_ding":
         return
-    is_new = owner is cls or not issubclass(owner, NamedAttributes)
+    is_new = owner is cls or not issubclass(owner, AttributesAndModes)
     for name in (name for name in PROPERTIES if is_new or name in vars(cls)):
         setattr(cls, name, Asked(name, vars(cls).get(name)))
 
@@ -119,36 +184,3 @@ def _member_of(cls: type, name: str) -> Any:
     found = (vars(one)[name] for one in cls.__mro__ if name in vars(one))
     own = (one.inner if isinstance(one, Asked) else one for one in found)
     return next(one for one in own if one is not None)
-
-
-def get(policy: Any, name: str) -> Any:
-    """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.
-
-    Raises:
-        NotImplementedError: If the policy has none of them; the message names the attribute.
-    """
-    if name in OTHERS and not hasattr(type(policy), f"_get_{name}"):
-        return OTHERS[name](policy)
-    if isinstance(getattr(type(policy), name, None), Asked):  # whose function may have called this one
-        member = _member_of(type(policy), name)
-        return member.__get__(policy, type(policy)) if hasattr(member, "__get__") else member
-    if name in NAMES:
-        return getattr(policy, name)
-    if hasattr(type(policy), f"_get_{name}"):
-        return getattr(policy, f"_get_{name}")()
-    if hasattr(policy, f"_{name}"):
-        return getattr(policy, f"_{name}")
-    raise NotImplementedError(f"{type(policy).__name__} has no attribute {name!r} for workers")
-
-
-def set_(policy: Any, name: str, value: Any) -> None:
-    """Set ``_<name>``.
-
-    Raises:
-        AttributeError: If the attribute is computed, so that setting it would have no effect.
-    """
-    is_open = name in SETTABLE and policy._setting(name, SETTABLE[name]) is None
-    is_computed = name in NAMES and not (is_open and _member_of(type(policy), name) is getattr(PolicyAttributes, name))
-    if is_computed or name in OTHERS or hasattr(type(policy), f"_get_{name}"):
-        raise AttributeError(f"{name!r} is computed by {type(policy).__name__}; change its config instead")
-    setattr(policy, f"_{name}", value)

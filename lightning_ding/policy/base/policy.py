@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import attributes, saved_state
+from lightning_ding.policy.base import saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
+from lightning_ding.policy.base.attributes import AttributesAndModes
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
@@ -44,13 +45,12 @@ ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
 @saved_state.reads_data_only
-class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
+class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
-    ``_forward_eval``, ``default_model`` and ``_shapes_of``. A mode whose method is missing raises
-    ``NotImplementedError`` when it is used. Workers only use the modes. A subclass with a dict ``config`` in place of
-    ``config_class`` gets its base from :class:`ReferencePolicy`.
+    ``_forward_eval``, ``default_model`` and ``_shapes_of``. A mode whose method is missing raises an error when it is
+    used. A subclass with a dict ``config`` in place of ``config_class`` gets its base from :class:`ReferencePolicy`.
 
     The constructor makes the network if ``model`` or the shapes in the config are given. Otherwise :meth:`build` makes
     it from the env's spaces, which a Trainer takes from its datamodule.
@@ -279,39 +279,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def _needs_model(self) -> bool:
         return any(field != "command" for field in self.enable_field)
 
-    @property
-    def learn_mode(self) -> LearnMode:
-        """The methods that a learner uses."""
-        first = (self.learner.update_and_check, self._reset_learn, self.__repr__, self._monitor_vars_learn)
-        state = (self._state_dict_learn, self._load_state_dict_learn)
-        return LearnMode(*first, self.get_attribute, self.set_attribute, *state)
-
-    @property
-    def collect_mode(self) -> CollectMode:
-        """The methods that a collector uses."""
-        first = (self._collect, self._transition, self._get_train_sample, self._reset_collect)
-        state = (self._state_dict_collect, self._load_state_dict_collect)
-        return CollectMode(*first, self.get_attribute, self.set_attribute, *state)
-
-    @property
-    def eval_mode(self) -> EvalMode:
-        """The methods that an evaluator uses."""
-        state = (self._network_state, self._load_network_state)
-        return EvalMode(self._evaluate, self._reset_eval, self.get_attribute, self.set_attribute, *state)
-
-    @property
-    def command_mode(self) -> CommandMode:
-        """The methods that a commander uses; a policy with this mode alone has no network."""
-        return CommandMode(self._get_setting_learn, self._get_setting_collect, self._get_setting_eval)
-
-    def get_attribute(self, name: str) -> Any:
-        """Return an attribute that workers read by name; see :func:`attributes.get`."""
-        return attributes.get(self, name)
-
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Set ``_<name>``; see :func:`attributes.set_`."""
-        attributes.set_(self, name, value)
-
     def cur_lr(self) -> float:
         """Return the current learning rate of the first optimizer."""
         return float(self.updater.optimizers[0].param_groups[0]["lr"])
@@ -399,8 +366,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _network_state(self) -> dict[str, Any]:
         """Return the state for acting: the network, and the statistics that observations are normalised by, if any."""
-        state: dict[str, Any] = {"model": self.model.state_dict()}
-        return state | ({"normaliser": self.normaliser.state_dict()} if self.normaliser.is_on else {})
+        statistics = {"normaliser": self.normaliser.state_dict()} if self.normaliser.is_on else {}
+        return {"model": self.model.state_dict(), **statistics}
 
     def _load_network_state(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
@@ -421,7 +388,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
         foreign("checkpoint").load_ding_checkpoint(self, path)
-        self.has_loaded_weights = True
 
     def scheduled_values(self) -> dict[str, float]:
         """Return the current scheduled weights of the loss, by their names in ``learn``."""
