@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import attributes, saved_state
+from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
-from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
+from lightning_ding.policy.base.saved_config import as_data, reads_data_only, renewed, to_save
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
-@saved_state.reads_data_only
+@reads_data_only
 class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
@@ -83,7 +83,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.config: ConfigT = self._read_config(saved_state.as_data(cfg, type(self)))
+        self.config: ConfigT = self._read_config(as_data(cfg, type(self)))
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)
@@ -214,7 +214,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         except AttributeError:
             if not name.startswith("_") or name.startswith("__"):
                 raise
-        return cast(nn.Module, foreign("policies.data").named(self, name))
+        return cast(nn.Module, foreign("policies.names").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -460,10 +460,14 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters and the spaces (Lightning hook)."""
+        from lightning_ding.policy.base import saved_state
+
         saved_state.save(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters and the spaces (Lightning hook)."""
+        from lightning_ding.policy.base import saved_state
+
         saved_state.load(self, checkpoint)
 
     def teardown(self, stage: str) -> None:
@@ -474,11 +478,17 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
         state: dict[str, Any] = super().state_dict(*args, **kwargs)
-        return state | saved_state.hand_over(self) if self._hands_over else state
+        if self._hands_over:
+            from lightning_ding.policy.base.saved_state import hand_over
+
+            state |= hand_over(self)
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
-        return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
+        from lightning_ding.policy.base.saved_state import load_tensors
+
+        return load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
 
 CommandModePolicy = Policy  # every policy has a command mode
