@@ -75,7 +75,8 @@ class CollectingDataModule(RunDataModule):
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
         check_same_spaces(env, self.single_observation_space, self.single_action_space)
         self._start_normalising()
-        policy.learner.rewards.begin()
+        if policy.learner.rewards is not None:
+            policy.learner.rewards.begin()
         self._collector_env = env
         self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
@@ -265,7 +266,7 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
 
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
     state |= {"returns": policy.normaliser.episode_state(), "collect_metrics": policy.collect_metrics.state_dict()}
-    state |= {"rewards": policy.learner.rewards.state()} if policy.learner.rewards.is_on else {}
+    state |= {} if policy.learner.rewards is None else {"rewards": policy.learner.rewards.state()}
     state |= {"collector": None, "envs": None, "evaluation_envs": None, "lost": []}
     try:
         state["collector"] = collector.state_dict()

@@ -242,7 +242,7 @@ class ReplayDataModule(CollectingDataModule):
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
-        if self._policy.learner.rewards.is_on:
+        if self._policy.learner.rewards is not None:
             self._policy.learner.rewards.collect_data(self._policy.normaliser.tensors(collected))
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer

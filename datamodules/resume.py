@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import json
 import logging
 import os
 import random
@@ -15,11 +17,11 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from lightning.pytorch import LightningDataModule, Trainer
 
 from lightning_ding.datamodules.trainer_setup import EpochPosition, LoaderWarnings
-from lightning_ding.envs.handle import EnvHandles
-from lightning_ding.utils.protocols import RunData
+from lightning_ding.utils.protocols import EnvAccess, RunData
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.episode_infos import InfoCheck
 
@@ -57,6 +59,66 @@ class Seeds:
     def evaluation(self, stage: Literal["validate", "test"]) -> int:
         """Return the seed of the evaluation's episodes, the same on every rank."""
         return int(np.random.SeedSequence([self._key[0], get_args(Purpose).index(stage)]).generate_state(1)[0])
+
+
+class EnvHandles:
+    """The access of a datamodule to its envs; each of both is made when it is first used."""
+
+    def __init__(self) -> None:
+        self._envs: dict[str, VectorEnv] = {}
+
+    @functools.cached_property
+    def training(self) -> EnvAccess:
+        """The access to the envs that are collected in."""
+        return self._made("training")
+
+    @functools.cached_property
+    def evaluation(self) -> EnvAccess:
+        """The access to the envs of evaluations."""
+        return self._made("evaluation")
+
+    @property
+    def text(self) -> str:
+        """All settings as text; "" if there are none."""
+        texts = {name: one.text for name, one in self._handles().items()}
+        return json.dumps(texts) if any(text != "[]" for text in texts.values()) else ""
+
+    def load(self, text: str, keeps_own: bool = False) -> None:
+        """Make the settings of a text, see :meth:`EnvHandle.load`."""
+        for name, below in json.loads(text or "{}").items():
+            getattr(self, name)
+            if name in self._handles():
+                self._handles()[name].load(below, keeps_own)
+
+    def make_newer(self, text: str) -> None:
+        """Make the settings again that differ from those of a text, see :meth:`EnvHandle.make_newer`."""
+        texts = json.loads(text or "{}")
+        for name, one in self._handles().items():
+            one.make_newer(texts.get(name, ""))
+
+    def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
+        """Use a vector env from now on and make the settings in it."""
+        self._envs[name] = env
+        if name in self._handles():
+            self._handles()[name].bind(env)
+
+    def close(self) -> None:
+        """Release the envs; the settings are kept for those that are made next."""
+        self._envs.clear()
+        for one in self._handles().values():
+            one.bind(None)
+
+    def _made(self, name: str) -> EnvAccess:
+        from lightning_ding.envs.handle import EnvHandle
+
+        handle = EnvHandle(name)
+        handle.bind(self._envs.get(name))
+        return handle
+
+    def _handles(self) -> dict[str, Any]:
+        """Return the handles that were made, without the access of a run that has no such envs."""
+        made = {name: vars(self).get(name) for name in ("training", "evaluation")}
+        return {name: one for name, one in made.items() if one is not None and type(one) is not EnvAccess}
 
 
 class ResumableDataModule(RunData, LightningDataModule):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from gymnasium.vector import VectorEnv, VectorWrapper
 from typing_extensions import override
@@ -186,45 +186,6 @@ class EnvHandle(EnvAccess):
         if self._env is None:
             raise self._refusal()
         return self._env
-
-
-class EnvHandles:
-    """The handles of a datamodule."""
-
-    def __init__(self) -> None:
-        self.training: EnvAccess = EnvHandle("training")
-        self.evaluation: EnvAccess = EnvHandle("evaluation")
-
-    @property
-    def text(self) -> str:
-        """All settings as text; "" if there are none."""
-        texts = {name: one.text for name, one in self._handles().items()}
-        return json.dumps(texts) if any(text != "[]" for text in texts.values()) else ""
-
-    def load(self, text: str, keeps_own: bool = False) -> None:
-        """Make the settings of a text, see :meth:`EnvHandle.load`."""
-        texts = json.loads(text or "{}")
-        for name, one in self._handles().items():
-            one.load(texts.get(name, ""), keeps_own)
-
-    def make_newer(self, text: str) -> None:
-        """Make the settings again that differ from those of a text, see :meth:`EnvHandle.make_newer`."""
-        texts = json.loads(text or "{}")
-        for name, one in self._handles().items():
-            one.make_newer(texts.get(name, ""))
-
-    def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
-        """Use a vector env from now on and make the settings in it."""
-        self._handles()[name].bind(env)
-
-    def close(self) -> None:
-        """Release the envs; the settings are kept for those that are made next."""
-        for one in self._handles().values():
-            one.bind(None)
-
-    def _handles(self) -> dict[str, EnvHandle]:
-        both = {"training": self.training, "evaluation": self.evaluation}
-        return {name: one for name, one in both.items() if isinstance(one, EnvHandle)}
 
 
 def settings_of(text: str, is_evaluation: bool) -> str:

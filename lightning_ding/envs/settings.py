@@ -7,7 +7,7 @@ in checkpoints and travel with published weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -88,18 +88,6 @@ def plain_copy(setting: Setting) -> Setting:
         ValueError: If its value is not plain data.
     """
     return setting._replace(value=_decode(json.loads(json.dumps(_encode(setting.value, setting.name)))))
-
-
-def call_method(env: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
-    """Call a method of an env or of one of its wrappers.
-
-    Raises:
-        TypeError: If the attribute of this name is not a method.
-    """
-    method = env.get_wrapper_attr(name)
-    if not callable(method):
-        raise TypeError(f"{name} must be a method of the env, got an attribute with the value {method!r}")
-    method(*args, **kwargs)
 
 
 def _encode(value: Any, name: str) -> Any:

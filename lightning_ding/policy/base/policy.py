@@ -246,7 +246,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
             self.hparams["cfg"] = to_save(self)
             if self._is_built:
                 self._init_spaces()
-                self.learner.rewards.build()
+                if self.learner.rewards is not None:
+                    self.learner.rewards.build()
         if not self._is_built:
             self._initialise(None)
         self.env_spaces = (observation_space, action_space)
@@ -263,7 +264,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
-        self.learner.rewards.build()
+        if self.learner.rewards is not None:
+            self.learner.rewards.build()
         self._is_built = True
 
     def _model_cfg(self) -> dict[str, Any]:
@@ -407,12 +409,14 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
-        return self._network_state() | self.updater.state_dict() | self.learner.rewards.network_state()
+        rewards = self.learner.rewards
+        return self._network_state() | self.updater.state_dict() | (rewards.network_state() if rewards else {})
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
         self._load_network_state(state)
-        self.learner.rewards.load_network_state(state)
+        if self.learner.rewards is not None:
+            self.learner.rewards.load_network_state(state)
         self.updater.load_state_dict(state)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:

@@ -29,7 +29,7 @@ LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 
 
 class RewardLearner:
-    """Trains the reward model of a policy, and replaces the rewards of batches; without one it changes nothing.
+    """Trains the reward model of a policy, and replaces the rewards of batches.
 
     The model is the policy's submodule ``reward_model``, and its optimizer the last one of the policy's. Without a
     datamodule, a policy that learns from replay needs two calls before it learns: :meth:`collect_data` with the
@@ -93,16 +93,6 @@ class RewardLearner:
         if self.is_on and not self._has_begun:
             self.model.bind(self._policy)
             self._has_begun = True
-
-    def refuse(self, where: str) -> None:
-        """Raise if the config names a reward model, for a datamodule that does not collect.
-
-        Raises:
-            ValueError: Naming the option, the datamodule ``where`` it has no effect, and those that have it.
-        """
-        kind = self._policy.config.reward_model.type
-        allowed = f"None in a {where}; a ReplayDataModule or a RolloutDataModule trains it"
-        require(kind is None, "reward_model.type", allowed, kind)
 
     # ------------------------------------------------------------------ learning
 

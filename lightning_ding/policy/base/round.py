@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
 from lightning_ding.policy.base.rank_weights import WeightComparison
-from lightning_ding.policy.base.rewards import RewardLearner
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
+
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.rewards import RewardLearner
 
 logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
@@ -46,8 +48,12 @@ class RoundLearner:
     """
 
     def __init__(self, policy: Any) -> None:
-        self.rewards = RewardLearner(policy)
-        """The rewards that the policy learns from."""
+        self.rewards: RewardLearner | None = None
+        """The rewards of the reward model, which the policy learns from; None without one."""
+        if policy.config.reward_model.type is not None:
+            from lightning_ding.policy.base.rewards import RewardLearner
+
+            self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
         self._policy, self._comparison, self._has_warned = policy, WeightComparison(), False
@@ -91,7 +97,7 @@ class RoundLearner:
         policy.updater.apply_schedules(self._position)
         if isinstance(batch, (Mapping, Sequence)):
             return [batch], True
-        if self.rewards.model is not None:
+        if self.rewards is not None:
             self.rewards.train()
         batch.prepare(lambda data: policy._prepare_round(self.seen(data)))
         return batch, batch.drawn is None
@@ -100,7 +106,7 @@ class RoundLearner:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
         policy, rewards = self._policy, self.rewards
         normal: Batch = policy.normaliser.normalise_batch(batch)
-        if rewards.model is None:
+        if rewards is None:
             return normal
         return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
 
@@ -108,7 +114,7 @@ class RoundLearner:
         """Add the report of the last update to the metrics, and step and compare what is due after a round."""
         policy, guard = self._policy, self._policy.updater.guard
         if guard.look() or guard.mode == "warn":
-            policy.metrics.add(report if self.rewards.model is None else {**report, **self.rewards.pop_report()})
+            policy.metrics.add(report if self.rewards is None else {**report, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
             skipped = guard.skipped_updates - self._skipped_before
             policy.metrics.add({"skipped_updates": torch.tensor(float(skipped))})
@@ -129,7 +135,7 @@ class RoundLearner:
         try:
             is_normal = drawn is not None or not isinstance(raw, dict)
             rows = drawn if is_normal else policy.normaliser.normalise_batch(raw)
-            found = vitals(policy, rows, report, notes, has_env_reward=self.rewards.model is None)
+            found = vitals(policy, rows, report, notes, has_env_reward=self.rewards is None)
         except Exception as error:  # what a policy of a user stores and reports may be anything; learning goes on
             if not self._has_warned:
                 self._has_warned = True
