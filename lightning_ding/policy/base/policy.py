@@ -26,7 +26,6 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
-from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.saved_config import as_data, reads_data_only, renewed, to_save
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
@@ -152,6 +151,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
+        from lightning_ding.policy.base.rank_weights import sync_gradients
+
         sync_gradients(model.parameters())
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
-from lightning_ding.policy.base.rank_weights import WeightComparison
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
+from lightning_ding.utils.ranks import world_size
 
 if TYPE_CHECKING:
+    from lightning_ding.policy.base.rank_weights import WeightComparison
     from lightning_ding.policy.base.rewards import RewardLearner
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ class RoundLearner:
             self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
-        self._policy, self._comparison, self._has_warned = policy, WeightComparison(), False
+        self._policy, self._has_warned = policy, False
+        self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
 
     def note_start(self) -> None:
@@ -71,7 +73,11 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        self._comparison.begin_fit()
+        self._comparison = None
+        if world_size() > 1:
+            from lightning_ding.policy.base.rank_weights import WeightComparison
+
+            self._comparison = WeightComparison()
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
             self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since
@@ -122,7 +128,8 @@ class RoundLearner:
             policy.metrics.add(self._measure(batch, report))
         self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
-        self._comparison.after_round(policy, batch_idx)
+        if self._comparison is not None:
+            self._comparison.after_round(policy, batch_idx)
 
     @torch.no_grad()
     def _measure(self, batch: Any, report: Mapping[str, Any]) -> dict[str, Tensor]:

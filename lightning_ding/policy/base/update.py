@@ -33,7 +33,6 @@ from lightning_ding.policy.base.optimizers import (
     settings_of,
     warn_of_epochs_without_trainer,
 )
-from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.policy.base.trainer import (
     announce_zero_grad,
     attached_trainer,
@@ -150,6 +149,8 @@ class Updater:
         if norm is None:
             self._backward(loss, optimizer, parameters, trainer)
         if world_size() > 1:
+            from lightning_ding.policy.base.rank_weights import average_gradients
+
             loss, norm = average_gradients(parameters, loss), None
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
         if norm is None and clip.norm is not None:
