@@ -1,4 +1,4 @@
-"""The state of a rank that a resumed run continues from: random numbers, own attributes of the policy, the collection."""
+"""State of a rank that a resumed run continues from: random numbers, attributes of the policy, and the collection."""
 
 from __future__ import annotations
 

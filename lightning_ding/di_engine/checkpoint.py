@@ -84,6 +84,7 @@ def load_ding_checkpoint(policy: Any, path: str | os.PathLike[str]) -> None:
     _copy(weights, policy.model)
     if target is not None:
         _copy(target_weights, target)
+    policy.has_loaded_weights = True
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

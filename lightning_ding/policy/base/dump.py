@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.policy.base.non_finite import Update
-from lightning_ding.policy.base.saved_config import to_save
+from lightning_ding.policy.base.saved_configs import to_save
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import rank_and_world_size
 
@@ -28,7 +27,7 @@ def dump_folder(policy: Any, root: str | Path | None, number: int) -> Path:
     return Path(root or "non_finite").absolute() / f"update_{number}_rank_{rank}"
 
 
-def write_dump(folder: Path, policy: Any, update: Update, message: str, is_exact: bool) -> None:
+def write_dump(folder: Path, policy: Any, update: Any, message: str, is_exact: bool) -> None:
     """Write files that reproduce an update, from tensors and builtins only.
 
     Raises:

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import attributes
+from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
-from lightning_ding.policy.base.saved_config import as_data, reads_data_only, renewed, to_save
+from lightning_ding.policy.base.saved_configs import as_data, reads_data_only, renewed, to_save
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
@@ -177,14 +177,10 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Return a minibatch in the form in which ``_forward_learn`` and the losses read it, leading axis B."""
         return data
 
-    def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
-        """Reset the learner's state of these slots (None: all)."""
-
     def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
         """Reset the collecting state of these envs (None: all), such as that of an RNN."""
 
-    def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
-        """Reset the evaluating state of these envs (None: all)."""
+    _reset_learn = _reset_eval = _reset_collect  # the state of the learner's slots, and that of evaluations
 
     def collect_memory(self) -> dict[str, Any]:
         """Return this rank's collecting state of unfinished episodes, as tensors and builtins."""
@@ -247,8 +243,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
             self.hparams["cfg"] = to_save(self)
             if self._is_built:
                 self._init_spaces()
-                if self.learner.rewards is not None:
-                    self.learner.rewards.build()
+                self.learner.build_rewards()
         if not self._is_built:
             self._initialise(None)
         self.env_spaces = (observation_space, action_space)
@@ -265,8 +260,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
-        if self.learner.rewards is not None:
-            self.learner.rewards.build()
+        self.learner.build_rewards()
         self._is_built = True
 
     def _model_cfg(self) -> dict[str, Any]:
@@ -410,20 +404,17 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
-        rewards = self.learner.rewards
-        return self._network_state() | self.updater.state_dict() | (rewards.network_state() if rewards else {})
+        return self._network_state() | self.updater.state_dict() | self.learner.network_state()
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
         self._load_network_state(state)
-        if self.learner.rewards is not None:
-            self.learner.rewards.load_network_state(state)
+        self.learner.load_network_state(state)
         self.updater.load_state_dict(state)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
         foreign("checkpoint").load_ding_checkpoint(self, path)
-        self.has_loaded_weights = True
 
     def scheduled_values(self) -> dict[str, float]:
         """Return the current scheduled weights of the loss, by their names in ``learn``."""
@@ -465,14 +456,10 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters and the spaces (Lightning hook)."""
-        from lightning_ding.policy.base import saved_state
-
         saved_state.save(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters and the spaces (Lightning hook)."""
-        from lightning_ding.policy.base import saved_state
-
         saved_state.load(self, checkpoint)
 
     def teardown(self, stage: str) -> None:
@@ -483,17 +470,11 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
         state: dict[str, Any] = super().state_dict(*args, **kwargs)
-        if self._hands_over:
-            from lightning_ding.policy.base.saved_state import hand_over
-
-            state |= hand_over(self)
-        return state
+        return state | saved_state.hand_over(self) if self._hands_over else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
-        from lightning_ding.policy.base.saved_state import load_tensors
-
-        return load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
+        return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
 
 CommandModePolicy = Policy  # every policy has a command mode

@@ -61,6 +61,20 @@ class RoundLearner:
         self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
 
+    def build_rewards(self) -> None:
+        """Make the reward model, if there is one, as soon as the shapes of observations and actions are known."""
+        if self.rewards is not None:
+            self.rewards.build()
+
+    def network_state(self) -> dict[str, Any]:
+        """Return the weights and statistics of the reward model, under ``reward_model``; nothing without one."""
+        return {} if self.rewards is None else self.rewards.network_state()
+
+    def load_network_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``network_state`` returned."""
+        if self.rewards is not None:
+            self.rewards.load_network_state(state)
+
     def note_start(self) -> None:
         """Take note of what the code has made, before the state of a checkpoint replaces it."""
         self.own_state.begin()

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning_ding.config import nearest, require
 from lightning_ding.policy.base.normaliser import check_holds_statistics
-from lightning_ding.policy.base.saved_config import check_meaning, to_save
+from lightning_ding.policy.base.saved_configs import check_meaning, to_save
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
 
 SPACES = "env_spaces"
