@@ -369,7 +369,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
         vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
         kind = self._policy.config.reward_model.type
-        is_used = not (self.norm_reward and (rewards := self._policy.learner.rewards) and rewards.replaces_env_reward)
+        is_used = not (self.norm_reward and self._policy.learner.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
         require(is_used, "norm_reward", allowed, self.norm_reward)
         gamma = self._policy.discount_factor if self.norm_reward else 1.0

@@ -66,6 +66,11 @@ class RoundLearner:
         if self.rewards is not None:
             self.rewards.build()
 
+    @property
+    def replaces_env_reward(self) -> bool:
+        """Whether the policy learns from rewards that do not depend on those of the env."""
+        return self.rewards is not None and self.rewards.replaces_env_reward
+
     def network_state(self) -> dict[str, Any]:
         """Return the weights and statistics of the reward model, under ``reward_model``; nothing without one."""
         return {} if self.rewards is None else self.rewards.network_state()
