@@ -10,7 +10,7 @@ from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import for_evaluation
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
-from lightning_ding.policy.base.saved_configs import renewed
+from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.factory import get_policy_cls
 from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.protocols import RETURN, Direction, Monitor

@@ -39,7 +39,7 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, Roll
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
-from lightning_ding.policy.base.saved_configs import renewed
+from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.load import read_checkpoint
 from lightning_ding.registry import POLICY_REGISTRY, import_modules, only_imported
 

@@ -13,7 +13,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import GradClip
 from lightning_ding.policy.base.dump import read_dump
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.saved_configs import config_of_file
+from lightning_ding.policy.base.saved_state import config_of_file
 from lightning_ding.registry import POLICY_REGISTRY
 
 

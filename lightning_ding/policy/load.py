@@ -12,8 +12,7 @@ import torch
 from lightning_ding.checkpoints.manifest import verify_archive
 from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.saved_configs import config_of_file
-from lightning_ding.policy.base.saved_state import SPACES, set_spaces
+from lightning_ding.policy.base.saved_state import SPACES, config_of_file, set_spaces
 from lightning_ding.policy.base.weights_file import read_weights
 from lightning_ding.policy.from_sb3 import load_sb3_policy
 from lightning_ding.registry import POLICY_REGISTRY, NotRegisteredError

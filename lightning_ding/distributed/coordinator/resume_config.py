@@ -11,7 +11,7 @@ from lightning_ding.config import MARK, deep_merge, require, to_dict, without_de
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.policy import get_policy_cls
-from lightning_ding.policy.base.saved_configs import renewed
+from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.registry import BUFFER_REGISTRY, import_modules
 from lightning_ding.worker.config import ReplayBufferConfig
 

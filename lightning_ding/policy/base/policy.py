@@ -26,8 +26,8 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
+from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
-from lightning_ding.policy.base.saved_configs import as_data, reads_data_only, renewed, to_save
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
-@reads_data_only
+@saved_state.reads_data_only
 class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
@@ -82,7 +82,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.config: ConfigT = self._read_config(as_data(cfg, type(self)))
+        self.config: ConfigT = self._read_config(saved_state.as_data(cfg, type(self)))
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)

@@ -103,8 +103,6 @@ class RewardLearner:
             transitions: Tensors with leading axis S, as they are stored, those of an env in chronological order:
                 ``obs``, ``action``, ``next_obs``, ``reward``, ``env_id``.
         """
-        if not self.is_on:
-            return
         new: Any = nested.to({name: transitions[name] for name in (*KEPT, "env_id")}, self._policy.device)
         self.model.add(self._seen(new))
         kept = {name: new[name] for name in KEPT}
@@ -119,7 +117,7 @@ class RewardLearner:
         Raises:
             NonFiniteError: If a loss or a gradient is not finite, and ``on_non_finite`` is "raise".
         """
-        if not self.is_on or self._window is None:
+        if self._window is None:
             return
         self.begin()
         policy, config = self._policy, self.model.config
@@ -169,8 +167,6 @@ class RewardLearner:
         Raises:
             RuntimeError: If nothing has trained the model of a policy that learns from replay.
         """
-        if not self.is_on:
-            return batch
         if not (self._policy.on_policy or self._has_begun or self.model.is_loaded):
             raise RuntimeError(
                 f"reward_model.type {self.model.config.type!r} gives rewards of an untrained model: without a Trainer, "
@@ -193,8 +189,6 @@ class RewardLearner:
             rollout: The rollout as it was collected, leading axis S.
             normal: The same with normalised observations and rewards.
         """
-        if not self.is_on:
-            return normal
         self.collect_data(rollout)
         if self.model.trains_first:
             self.train()
