@@ -18,7 +18,6 @@ from lightning_ding.utils.ranks import world_size
 
 if TYPE_CHECKING:
     from lightning_ding.policy.base.rank_weights import WeightComparison
-    from lightning_ding.policy.base.rewards import RewardLearner
 
 logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
@@ -49,8 +48,8 @@ class RoundLearner:
     """
 
     def __init__(self, policy: Any) -> None:
-        self.rewards: RewardLearner | None = None
-        """The rewards of the reward model, which the policy learns from; None without one."""
+        self.rewards: Any = None
+        """The :class:`RewardLearner` of the reward model, whose rewards the policy learns from; None without one."""
         if policy.config.reward_model.type is not None:
             from lightning_ding.policy.base.rewards import RewardLearner
 
@@ -69,7 +68,7 @@ class RoundLearner:
     @property
     def replaces_env_reward(self) -> bool:
         """Whether the policy learns from rewards that do not depend on those of the env."""
-        return self.rewards is not None and self.rewards.replaces_env_reward
+        return self.rewards is not None and bool(self.rewards.replaces_env_reward)
 
     def network_state(self) -> dict[str, Any]:
         """Return the weights and statistics of the reward model, under ``reward_model``; nothing without one."""
@@ -131,9 +130,9 @@ class RoundLearner:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
         policy, rewards = self._policy, self.rewards
         normal: Batch = policy.normaliser.normalise_batch(batch)
-        if rewards is None:
-            return normal
-        return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
+        if rewards is not None:
+            normal = rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
+        return normal
 
     def end_round(self, batch: Any, report: dict[str, Any], batch_idx: int) -> None:
         """Add the report of the last update to the metrics, and step and compare what is due after a round."""
