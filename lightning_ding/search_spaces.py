@@ -18,7 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lightning_ding.config import SEARCH, nearest, require, searched as searched
+from lightning_ding.config import SEARCH, nearest, require, searched
+
+__all__ = [
+    *("Choice", "IntLogUniform", "IntUniform", "LogUniform", "SearchSpace", "Suggests", "Uniform"),
+    *("declared_spaces", "parse_space", "searched"),
+]
 
 Scalar = bool | int | float | str | None
 
