@@ -21,8 +21,16 @@ from typing import Any, Protocol
 from lightning_ding.config import SEARCH, nearest, require, searched
 
 __all__ = [
-    *("Choice", "IntLogUniform", "IntUniform", "LogUniform", "SearchSpace", "Suggests", "Uniform"),
-    *("declared_spaces", "parse_space", "searched"),
+    "Choice",
+    "IntLogUniform",
+    "IntUniform",
+    "LogUniform",
+    "SearchSpace",
+    "Suggests",
+    "Uniform",
+    "declared_spaces",
+    "parse_space",
+    "searched",
 ]
 
 Scalar = bool | int | float | str | None
