@@ -24,7 +24,9 @@ STATEMENTS = {
     BASE: BASE,
     "import lightning_ding": "import lightning_ding",
     "lightning-ding --help": f"{COMMAND_LINE}(['--help'])",
-    "policies and datamodules": "import lightning_ding.policy, lightning_ding.datamodules",
+    "a policy and a datamodule": (
+        "from lightning_ding.policy import DQNPolicy; from lightning_ding.datamodules import ReplayDataModule"
+    ),
     "lightning-ding fit --help": f"{COMMAND_LINE}(['fit', '--help'])",
 }
 

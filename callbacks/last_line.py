@@ -68,7 +68,8 @@ class LastLine(Callback):
         progress, checkpoint = pl_module.progress, _checkpoint(trainer, self._monitor.metric, self._best)
         unit = UNITS[progress.axis]
         best = return_text(self._best) if math.isfinite(self._best) else None
-        if not self._shows_table():
+        is_shown = sys.stdout.isatty() and logging.getLogger("lightning.pytorch").isEnabledFor(logging.INFO)
+        if not (is_shown if self.table is None else self.table):
             best_text = "no evaluation" if best is None else f"best {self._monitor.name} {best}"
             rank_zero_info(f"fit ended: {progress.position} {unit}, {best_text}, checkpoint {checkpoint}")
         elif trainer.is_global_zero:
@@ -77,11 +78,6 @@ class LastLine(Callback):
             rows = {f"best {self._monitor.name}": best or "no evaluation", unit: f"{progress.position:,}"}
             rows |= {"seconds": f"{seconds:,.1f}", f"{unit} per second": f"{speed:,.0f}"}
             _print_table(rows, checkpoint)
-
-    def _shows_table(self) -> bool:
-        if self.table is not None:
-            return self.table
-        return sys.stdout.isatty() and logging.getLogger("lightning.pytorch").isEnabledFor(logging.INFO)
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -76,7 +76,10 @@ class MetricsLogger(Callback):
         """Start the first interval, or continue the interval of a checkpoint."""
         self._interval = self.log_every_n_rounds or trainer.log_every_n_steps or math.inf  # type: ignore[attr-defined]
         self._start_interval(pl_module)
-        self._diagnosis, self._observes = Diagnosis(_facts(trainer, pl_module)), True
+        facts = facts_of(pl_module.cfg, getattr(trainer.datamodule, "hparams", {}))  # type: ignore[attr-defined]
+        progress = pl_module.progress
+        self._diagnosis = Diagnosis(dataclasses.replace(facts, budget=progress.budget, axis=progress.axis))
+        self._observes = True
         if self._resumed is not None:
             self._rounds, self._env_step = self._resumed["rounds"], self._resumed["env_step"]
             self._train_iter = self._resumed["train_iter"]
@@ -175,12 +178,6 @@ class MetricsLogger(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the interval that ``state_dict`` returned."""
         self._resumed = state_dict or None
-
-
-def _facts(trainer: Trainer, pl_module: Any) -> Facts:
-    arguments = getattr(trainer.datamodule, "hparams", {})  # type: ignore[attr-defined]
-    progress = pl_module.progress
-    return dataclasses.replace(facts_of(pl_module.cfg, arguments), budget=progress.budget, axis=progress.axis)
 
 
 def _over_ranks(

@@ -29,7 +29,6 @@ from lightning_ding.envs.vector import (
     VectorMode,
     find_mode,
 )
-from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
 from lightning_ding.registry import import_modules
 from lightning_ding.utils.protocols import RETURN, EnvAccess, Monitor, MonitorLike
 from lightning_ding.utils.ranks import world_size
@@ -189,8 +188,13 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self.env_kwargs = dict(env_kwargs or {})
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
         self.eval_wrappers = find_wrappers(eval_wrappers, "eval_wrappers")
-        check_order((*self.wrappers, *self.train_wrappers))
-        warn_of_changed_returns(self.wrappers)
+        self._evaluation_wrappers = self.eval_wrappers
+        if self.wrappers:
+            from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
+
+            check_order((*self.wrappers, *self.train_wrappers))
+            warn_of_changed_returns(self.wrappers)
+            self._evaluation_wrappers = (*for_evaluation(self.wrappers), *self.eval_wrappers)
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.max_env_step, self.max_train_iter = max_env_step, max_train_iter
@@ -366,7 +370,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
         vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
         kind = self._policy.config.reward_model.type
-        is_used = not (self.norm_reward and self._policy.learner.rewards.replaces_env_reward)
+        is_used = not (self.norm_reward and self._policy.learner.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
         require(is_used, "norm_reward", allowed, self.norm_reward)
         gamma = self._policy.discount_factor if self.norm_reward else 1.0
@@ -407,7 +411,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             return
         self._evaluation = Evaluation(trainer, policy, self.n_evaluator_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._evaluation.episodes))
-        wrappers = self._dropping_faults((*for_evaluation(self.wrappers), *self.eval_wrappers))
+        wrappers = self._dropping_faults(self._evaluation_wrappers)
         autoreset: AutoresetName | None = "disabled" if MODES[self.mode].has_separate_envs else None
         env = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         self.single_observation_space = env.single_observation_space

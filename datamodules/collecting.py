@@ -26,8 +26,6 @@ from lightning_ding.worker import (
 
 logger = logging.getLogger(__name__)
 
-State = dict[str, Any]
-
 MEGABYTE = 1e6
 SMALLEST = 10 * MEGABYTE  # bytes of the envs' state about which nothing is said
 
@@ -49,7 +47,7 @@ class CollectingDataModule(RunDataModule):
     _dropped_episodes: list[int]
     """Ids of the episodes that were dropped in the last collection."""
     _envs_sizes: Counter[str] | None = None  # bytes by the name of an object
-    _collecting: State | None
+    _collecting: dict[str, Any] | None
     """State of the collection from a checkpoint; None after the first round."""
 
     # ------------------------------------------------------------------ setting up
@@ -75,7 +73,8 @@ class CollectingDataModule(RunDataModule):
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
         check_same_spaces(env, self.single_observation_space, self.single_action_space)
         self._start_normalising()
-        policy.learner.rewards.begin()
+        if policy.learner.rewards is not None:
+            policy.learner.rewards.begin()
         self._collector_env = env
         self._handles.bind("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
@@ -151,6 +150,7 @@ class CollectingDataModule(RunDataModule):
         """Write the collection state and the random number states of this rank, and the state that a subclass adds."""
         from lightning_ding.checkpoints import save_object
         from lightning_ding.checkpoints.folder import COLLECTING_FILE
+        from lightning_ding.datamodules.rank_state import read_collecting
 
         super().save_rank_state(folder, with_buffer)
         state = self._collecting or read_collecting(*self._collecting_parts())
@@ -218,6 +218,8 @@ class CollectingDataModule(RunDataModule):
             super()._begin_source()
             self._begin_episodes()
             return False
+        from lightning_ding.datamodules.rank_state import restore_collecting
+
         self._begin_episodes()
         missing = restore_collecting(state, *self._collecting_parts())
         self._handles.make_newer(self._settings_then)  # set since the checkpoint was loaded
@@ -242,10 +244,12 @@ class CollectingDataModule(RunDataModule):
 
     @override
     def _report_unsaved(self) -> None:
+        from lightning_ding.datamodules.rank_state import read_collecting
+
         super()._report_unsaved()
         self._report_missing(read_collecting(*self._collecting_parts()), "the checkpoints of this run will not contain")
 
-    def _report_missing(self, state: State, subject: str) -> None:
+    def _report_missing(self, state: Mapping[str, Any], subject: str) -> None:
         """Log once what checkpoints cannot contain."""
         if state["missing"] is not None:
             text = "%s the state of its envs, so that a resumed run starts new episodes: %s"
@@ -253,61 +257,3 @@ class CollectingDataModule(RunDataModule):
         elif state.get("lost"):
             text = "%s everything that its envs depend on, so that a resumed run may continue differently: %s"
             self._warn_once(text, subject, "; ".join(state["lost"]), key="lost")
-
-
-def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:
-    """Return the state that determines the next collected data, apart from random number generators and weights.
-
-    The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
-    The entry ``lost`` has descriptions of what the envs depend on and their state does not contain.
-    """
-    from lightning_ding.envs import NotPlainError, env_state
-
-    state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
-    state |= {"returns": policy.normaliser.episode_state(), "collect_metrics": policy.collect_metrics.state_dict()}
-    state |= {"rewards": policy.learner.rewards.state()} if policy.learner.rewards.is_on else {}
-    state |= {"collector": None, "envs": None, "evaluation_envs": None, "lost": []}
-    try:
-        state["collector"] = collector.state_dict()
-        state["envs"] = env_state(env)
-        state["evaluation_envs"] = env_state(evaluation_env)
-        state["lost"] = sorted({*state["envs"]["lost"], *state["evaluation_envs"]["lost"]})
-    except (NotPlainError, NotImplementedError) as error:
-        state["missing"] = str(error)
-    return state
-
-
-def restore_collecting(
-    state: Mapping[str, Any], policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv
-) -> str | None:
-    """Restore the state that ``read_collecting`` returned, after the envs were reset.
-
-    If the episodes cannot be continued, return the reason; the caller must then start new ones.
-    """
-    from lightning_ding.envs import NotPlainError, load_env_state
-
-    missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
-    policy.metrics.load_state_dict(state["metrics"], policy.device)
-    if "collect_metrics" in state:  # older versions did not save them
-        policy.collect_metrics.load_state_dict(state["collect_metrics"], policy.device)
-    if "rewards" in state:
-        policy.learner.rewards.load_state(state["rewards"])
-    if missing is None:
-        try:
-            load_env_state(env, state["envs"])
-            load_env_state(evaluation_env, state["evaluation_envs"])
-        except NotPlainError as error:
-            missing = str(error)
-    if state["collector"] is not None:
-        collector.load_state_dict(state["collector"], continues=missing is None)
-    if missing is None:
-        policy.load_collect_memory(state["memory"])
-        policy.normaliser.load_episode_state(state["returns"])
-    return missing
-
-
-def _other_collector(saved: Mapping[str, Any] | None, collector: ISerialCollector) -> str | None:
-    """Return a message if the state is from a different collector class; None if it is not or names no class."""
-    name = type(collector).__name__
-    was = name if saved is None else saved.get("class", name)
-    return None if was == name else f"the collector was a {was}, now it is a {name}"

@@ -208,7 +208,7 @@ class OfflineDataModule(RunDataModule):
         require(takes_these, "policy", "one that learns from single transitions or from returns to go", name)
         is_enough = policy.demonstrations == "optional"
         require(is_enough, "policy", "one that learns from a data set alone", name)
-        policy.learner.rewards.refuse("OfflineDataModule")
+        policy.config.reward_model.refuse("OfflineDataModule")
         is_plain = not (self.norm_reward and policy.learns_from_sequences)
         require(is_plain, "norm_reward", "False for a policy that learns from returns to go", self.norm_reward)
         fits = f"at most the {len(self.dataset)} transitions of the data set"

@@ -239,7 +239,7 @@ class RemoteReplayDataModule(RunDataModule):
         require(not policy.on_policy, "policy", "one that learns from replay", name)
         collects = policy.n_sample is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
-        policy.learner.rewards.refuse("RemoteDataModule")
+        policy.config.reward_model.refuse("RemoteDataModule")
 
     def _setup_without_env(self, stage: str) -> Spaces:
         require(stage == "fit", "stage", '"fit" if validate is False', stage)

@@ -213,17 +213,13 @@ class ReplayDataModule(CollectingDataModule):
             own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
             normaliser.update(normaliser.tensors(own))
             normaliser.forget_episodes()  # the envs begin episodes of the same ids
-        warm_up = min(self._policy.random_collect_size, self._transitions_left())
+        budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
+        left = min(budgets, default=sys.maxsize) - progress.env_step  # before max_env_step, and room for one more round
+        left = int(max(0, left // trainer.world_size - self._policy.n_sample))
+        warm_up = min(self._policy.random_collect_size, left)
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
             self._collect_and_push(warm_up, 0, random=not (progress.has_learned or self._policy.has_loaded_weights))
-
-    def _transitions_left(self) -> int:
-        """Return how many transitions this rank can collect so that ``max_env_step`` leaves room for one more round."""
-        trainer = cast(Trainer, self.trainer)
-        budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
-        left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
-        return int(max(0, left // trainer.world_size - self._policy.n_sample))
 
     def _collect_and_push(self, n_sample: int, wanted: int, random: bool = False) -> bool:
         """Collect transitions and push them to the buffer.
@@ -242,7 +238,7 @@ class ReplayDataModule(CollectingDataModule):
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
-        if self._policy.learner.rewards.is_on:
+        if self._policy.learner.rewards is not None:
             self._policy.learner.rewards.collect_data(self._policy.normaliser.tensors(collected))
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
@@ -275,7 +271,7 @@ class ReplayDataModule(CollectingDataModule):
             ValueError: If they do not, or the policy needs some and there are none.
         """
         policy, dataset = self._policy, self.dataset
-        is_used = not (self._replaces_rewards() and policy.learner.rewards.replaces_env_reward)
+        is_used = not (self._replaces_rewards() and policy.learner.replaces_env_reward)
         allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
         require(is_used, "reward_model.type", allowed, policy.config.reward_model.type)
         use = policy.demonstrations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import json
 import logging
 import os
-import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -15,11 +16,11 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from lightning.pytorch import LightningDataModule, Trainer
 
 from lightning_ding.datamodules.trainer_setup import EpochPosition, LoaderWarnings
-from lightning_ding.envs.handle import EnvHandles
-from lightning_ding.utils.protocols import RunData
+from lightning_ding.utils.protocols import EnvAccess, RunData
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.episode_infos import InfoCheck
 
@@ -57,6 +58,66 @@ class Seeds:
     def evaluation(self, stage: Literal["validate", "test"]) -> int:
         """Return the seed of the evaluation's episodes, the same on every rank."""
         return int(np.random.SeedSequence([self._key[0], get_args(Purpose).index(stage)]).generate_state(1)[0])
+
+
+class EnvHandles:
+    """The access of a datamodule to its envs; each of both is made when it is first used."""
+
+    def __init__(self) -> None:
+        self._envs: dict[str, VectorEnv] = {}
+
+    @functools.cached_property
+    def training(self) -> EnvAccess:
+        """The access to the envs that are collected in."""
+        return self._made("training")
+
+    @functools.cached_property
+    def evaluation(self) -> EnvAccess:
+        """The access to the envs of evaluations."""
+        return self._made("evaluation")
+
+    @property
+    def text(self) -> str:
+        """All settings as text; "" if there are none."""
+        texts = {name: one.text for name, one in self._handles().items()}
+        return json.dumps(texts) if any(text != "[]" for text in texts.values()) else ""
+
+    def load(self, text: str, keeps_own: bool = False) -> None:
+        """Make the settings of a text, see :meth:`EnvHandle.load`."""
+        for name, below in json.loads(text or "{}").items():
+            getattr(self, name)
+            if name in self._handles():
+                self._handles()[name].load(below, keeps_own)
+
+    def make_newer(self, text: str) -> None:
+        """Make the settings again that differ from those of a text, see :meth:`EnvHandle.make_newer`."""
+        texts = json.loads(text or "{}")
+        for name, one in self._handles().items():
+            one.make_newer(texts.get(name, ""))
+
+    def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
+        """Use a vector env from now on and make the settings in it."""
+        self._envs[name] = env
+        if name in self._handles():
+            self._handles()[name].bind(env)
+
+    def close(self) -> None:
+        """Release the envs; the settings are kept for those that are made next."""
+        self._envs.clear()
+        for one in self._handles().values():
+            one.bind(None)
+
+    def _made(self, name: str) -> EnvAccess:
+        from lightning_ding.envs.handle import EnvHandle
+
+        handle = EnvHandle(name)
+        handle.bind(self._envs.get(name))
+        return handle
+
+    def _handles(self) -> dict[str, Any]:
+        """Return the handles that were made, without the access of a run that has no such envs."""
+        made = {name: vars(self).get(name) for name in ("training", "evaluation")}
+        return {name: one for name, one in made.items() if one is not None and type(one) is not EnvAccess}
 
 
 class ResumableDataModule(RunData, LightningDataModule):
@@ -228,6 +289,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Write the random number states and the policy's own attributes of this rank, and what a subclass adds."""
         from lightning_ding.checkpoints import save_object
         from lightning_ding.checkpoints.folder import RNG_FILE
+        from lightning_ding.datamodules.rank_state import rng_state, save_own_state
 
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
@@ -236,6 +298,7 @@ class ResumableDataModule(RunData, LightningDataModule):
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
         from lightning_ding.checkpoints.folder import RNG_FILE
+        from lightning_ding.datamodules.rank_state import load_own_state, set_rng_state
 
         rng: dict[str, Any] = torch.load(folder / RNG_FILE, weights_only=True)
         self._rng = rng
@@ -286,7 +349,10 @@ class ResumableDataModule(RunData, LightningDataModule):
             )  # fmt: skip
         if trainer.checkpoint_callbacks and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._report_unsaved()
-        if self._rng is not None:  # must come last, because starting the collection draws random numbers
+        if self._rng is not None:
+            from lightning_ding.datamodules.rank_state import set_rng_state
+
+            # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
         self._clear_rank_state()
         self._begin()
@@ -307,46 +373,3 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def _seeds(self) -> Seeds:
         return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.position)
-
-
-def save_own_state(policy: Any, trainer: Trainer, folder: Path) -> None:
-    """Write the attributes of a policy in this rank, unless it is rank zero, whose attributes are in ``run.ckpt``."""
-    from lightning_ding.checkpoints import save_object
-    from lightning_ding.checkpoints.folder import OWN_STATE_FILE
-
-    if not trainer.is_global_zero:
-        save_object(policy.learner.own_state.state(whole=True), folder / OWN_STATE_FILE)
-
-
-def load_own_state(policy: Any, folder: Path) -> None:
-    """Restore the attributes of a policy in this rank, after those of rank zero were restored from ``run.ckpt``."""
-    from lightning_ding.checkpoints.folder import OWN_STATE_FILE
-
-    if (folder / OWN_STATE_FILE).is_file():
-        policy.learner.own_state.load(torch.load(folder / OWN_STATE_FILE, weights_only=True))
-
-
-def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
-    """Return the states of the global generators of Python, numpy and torch, and of the policy's generator."""
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "python": [version, list(words), gauss],
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "exploration": exploration.bit_generator.state,
-    }
-
-
-def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) -> None:
-    """Restore the states that ``rng_state`` returned; for CUDA, only those of devices that exist here."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for device, saved in zip(range(devices), state["cuda"], strict=False):
-        torch.cuda.set_rng_state(saved, device)
-    exploration.bit_generator.state = state["exploration"]

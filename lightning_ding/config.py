@@ -18,6 +18,7 @@ import numpy as np
 from easydict import EasyDict
 
 ConfigT = TypeVar("ConfigT")
+ValueT = TypeVar("ValueT")
 
 if TYPE_CHECKING:
     ConfigLike = Union[ConfigT, Mapping[str, Any], None]  # noqa: UP007 - a generic alias cannot be written with `|`
@@ -34,6 +35,8 @@ else:
 
 MARK = "cfg_type"
 """Key of a whole config that says of which class it is."""
+SEARCH = "search"
+"""Key of a search space in the metadata of a field."""
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "actor_lr": ("learning_rate_actor", "learning_rate_policy"),
     "buffer_size": ("replay_buffer_size",),
@@ -73,6 +76,18 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "warmup_steps": ("random_collect_size",),
 }
 """The names of options here, by their abbreviations and their names in other libraries."""
+
+
+def searched(default: ValueT, space: Any) -> ValueT:
+    """Return a dataclass field with a default and a search space.
+
+    Args:
+        default: Default of the field.
+        space: Its search space as text, such as ``"log(1e-5, 1e-2)"``, or as an object of
+            :mod:`lightning_ding.search_spaces`; None removes the space that the field has in a base class.
+    """
+    found: ValueT = dataclasses.field(default=default, metadata={SEARCH: space})
+    return found
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 A space is declared where its field is::
 
-    learning_rate: float = searched(1e-3, LogUniform(1e-5, 1e-2))
+    learning_rate: float = searched(1e-3, "log(1e-5, 1e-2)")
 
 A subclass that only changes the default inherits the space.
 """
@@ -16,14 +16,24 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from lightning_ding.config import nearest, require
+from lightning_ding.config import SEARCH, nearest, require, searched
 
-ValueT = TypeVar("ValueT")
+__all__ = [
+    "Choice",
+    "IntLogUniform",
+    "IntUniform",
+    "LogUniform",
+    "SearchSpace",
+    "Suggests",
+    "Uniform",
+    "declared_spaces",
+    "parse_space",
+    "searched",
+]
+
 Scalar = bool | int | float | str | None
-SEARCH = "search"
-"""Key of a space in the metadata of a field."""
 
 
 class Suggests(Protocol):
@@ -233,17 +243,6 @@ def parse_space(text: str) -> SearchSpace:
     return KINDS[kind](*ends)
 
 
-def searched(default: ValueT, space: SearchSpace | None) -> ValueT:
-    """Return a dataclass field with a default and a search space.
-
-    Args:
-        default: Default of the field.
-        space: Its search space; None removes the space that the field has in a base class.
-    """
-    found: ValueT = dataclasses.field(default=default, metadata={SEARCH: space})
-    return found
-
-
 def declared_spaces(config: Any) -> dict[str, SearchSpace]:
     """Return the search spaces of a config's fields, by dotted name.
 
@@ -270,8 +269,8 @@ def _space_of(config_class: type, name: str) -> SearchSpace | None:
     for one in config_class.__mro__:
         field = one.__dict__.get("__dataclass_fields__", {}).get(name)
         if field is not None and SEARCH in field.metadata:
-            space: SearchSpace | None = field.metadata[SEARCH]
-            return space
+            space: SearchSpace | str | None = field.metadata[SEARCH]
+            return parse_space(space) if isinstance(space, str) else space
     return None
 
 

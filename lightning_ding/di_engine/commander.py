@@ -9,7 +9,7 @@ from easydict import EasyDict
 
 from lightning_ding.utils.modes import CommandMode
 from lightning_ding.utils.progress import Progress
-from lightning_ding.worker.players import command_mode_of
+from lightning_ding.worker.arguments import command_mode_of
 
 
 class BaseSerialCommander:

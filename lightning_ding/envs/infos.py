@@ -1,8 +1,8 @@
-"""What vector envs of separate envs share: infos of different types in one dict, seeds, and the mask of a reset."""
+"""What vector envs of separate envs share: infos of different types in one dict, seeds, resets and calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,18 @@ class JoinedInfos(VectorEnv[Any, Any, Any]):
                     mask = vector_infos.get(f"_{key}", empty)
                     vector_infos[key] = _objects(vector_infos.get(key, empty), mask)
             return super()._add_info(vector_infos, env_info, env_num)
+
+
+def call_method(env: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Call a method of an env or of one of its wrappers.
+
+    Raises:
+        TypeError: If the attribute of this name is not a method.
+    """
+    method = env.get_wrapper_attr(name)
+    if not callable(method):
+        raise TypeError(f"{name} must be a method of the env, got an attribute with the value {method!r}")
+    method(*args, **kwargs)
 
 
 def _fits(column: Any, value: Any) -> bool:

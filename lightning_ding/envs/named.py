@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 
 from lightning_ding.config import closest
-from lightning_ding.envs.wrapper_names import BY_NAME, as_list, check_order, named_wrapper
 
 if TYPE_CHECKING:
     EnvLike = str | Mapping[str, Any] | Callable[..., Any]
@@ -103,6 +102,10 @@ def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[
         >>> find_wrappers([{"frame_stack": {"stack_size": 4}}])[0].keywords
         {'wrapper': 'frame_stack', 'arguments': {'stack_size': 4}}
     """
+    if isinstance(wrappers, (list, tuple)) and not wrappers:
+        return ()
+    from lightning_ding.envs.wrapper_names import as_list, check_order
+
     found = tuple(_find_wrapper(one, name) for one in as_list(wrappers))
     check_order(found, name)
     return found
@@ -124,6 +127,8 @@ def names_of(names: Names) -> tuple[str, ...]:
 
 
 def _find_wrapper(given: Any, name: str) -> Callable[[Any], Any]:
+    from lightning_ding.envs.wrapper_names import BY_NAME, named_wrapper
+
     known = [*BY_NAME, *(f"gymnasium.wrappers.{one}" for one in gym.wrappers.__all__)]
     if isinstance(given, str) and given in BY_NAME:
         return named_wrapper(given, None, name)

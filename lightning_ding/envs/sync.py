@@ -26,8 +26,7 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
-from lightning_ding.envs.infos import JoinedInfos, seeds_of, without_mask
-from lightning_ding.envs.settings import call_method
+from lightning_ding.envs.infos import JoinedInfos, call_method, seeds_of, without_mask
 
 JOINED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are joined in one array."""

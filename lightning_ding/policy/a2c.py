@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_ding import rl
+from lightning_ding.config import searched
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.on_policy import ActorCriticPolicy, RolloutBatch
 from lightning_ding.policy.on_policy_options import (
@@ -29,7 +30,6 @@ from lightning_ding.policy.on_policy_options import (
 )
 from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import searched
 from lightning_ding.utils.schedules import ScheduleConfig
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import require, searched
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import ActorPolicy
@@ -27,7 +27,6 @@ from lightning_ding.policy.on_policy_options import ActorModelConfig
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import Choice, LogUniform, searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +35,9 @@ class BCLearnConfig(LearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    batch_size: int = searched(256, Choice(32, 64, 128, 256, 512))
+    batch_size: int = searched(256, "choice(32, 64, 128, 256, 512)")
     """Transitions of a minibatch on each rank, >= 1."""
-    learning_rate: float = searched(1e-3, LogUniform(1e-5, 1e-2))
+    learning_rate: float = searched(1e-3, "log(1e-5, 1e-2)")
     """Step size, > 0."""
     loss_type: Literal["nll", "mse_loss", "l1_loss"] = "nll"
     """Loss of continuous actions: negative log likelihood, or squared or absolute error of the mean."""

@@ -30,7 +30,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import require
+from lightning_ding.config import require, searched
 from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.predict import Way
@@ -45,7 +45,6 @@ from lightning_ding.policy.qac import (
 )
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import LogUniform, searched
 from lightning_ding.utils.schedules import EpsConfig
 
 LOGIT_PENALTY = 1e-3  # weight of the mean squared logit in the actor's loss; Lowe et al. 2017 (code: openai/maddpg)
@@ -87,9 +86,9 @@ class DDPGModelConfig(QACModelConfig):
 class DDPGLearnConfig(QACLearnConfig):
     """Options for updates."""
 
-    learning_rate_actor: float = searched(1e-3, LogUniform(1e-5, 1e-2))
+    learning_rate_actor: float = searched(1e-3, "log(1e-5, 1e-2)")
     """Step size of the actor's optimizer, > 0."""
-    learning_rate_critic: float = searched(1e-3, LogUniform(1e-5, 1e-2))
+    learning_rate_critic: float = searched(1e-3, "log(1e-5, 1e-2)")
     """Step size of the critics' optimizer, > 0."""
     actor_update_freq: int = 1
     """Updates of the critics between two of the actor and the targets, >= 1."""

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import require, searched
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.dqn import DQNConfig, DQNLearnConfig, DQNPolicy
 from lightning_ding.policy.q_learning import QBatch, QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import IntUniform, searched
 from lightning_ding.worker.config import ReplayBufferConfig
 
 
@@ -59,7 +58,7 @@ def _dqfd_other() -> QLearningOtherConfig:
 class DQfDConfig(DQNConfig):
     """Everything that can be set of DQfD."""
 
-    nstep: int | None = searched(10, IntUniform(1, 10))
+    nstep: int | None = searched(10, "int(1, 10)")
     """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
     for batches without discount, which do not come from such a buffer."""
     priority: bool = True

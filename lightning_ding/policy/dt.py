@@ -25,14 +25,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.config import LearnConfig, NetworkConfig, PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.policy.base.predict import Way
 from lightning_ding.policy.base.spaces import ActionBounds
 from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.utils.schedules import ScheduleConfig
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
@@ -80,9 +79,9 @@ class DTLearnConfig(LearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    batch_size: int = searched(64, Choice(32, 64, 128, 256))
+    batch_size: int = searched(64, "choice(32, 64, 128, 256)")
     """Sub-sequences of a minibatch on each rank, >= 1."""
-    learning_rate: float = searched(1e-4, LogUniform(1e-5, 1e-2))
+    learning_rate: float = searched(1e-4, "log(1e-5, 1e-2)")
     """Step size, > 0."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(type="adamw", weight_decay=1e-4))
     """The class of the optimizer."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import GradClip
-from lightning_ding.policy.base.non_finite import read_dump
+from lightning_ding.policy.base.dump import read_dump
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import config_of_file
 from lightning_ding.registry import POLICY_REGISTRY

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import OnPolicyPolicy
@@ -32,7 +32,6 @@ from lightning_ding.policy.on_policy_options import ActorCriticModelConfig, OnPo
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import Choice, searched
 from lightning_ding.worker.config import ReplayBufferConfig
 
 UNIFORM = "minibatches are drawn uniformly, because the loss corrects for the policy that acted only"
@@ -67,7 +66,7 @@ class ReplayedConfig(PolicyConfig):
         random_collect_size="the probability of each action is needed, so the policy itself must act",
     )
 
-    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
+    discount_factor: float = searched(0.99, "choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999)")
     """gamma, in [0, 1]."""
     model: ActorCriticModelConfig = field(default_factory=ActorCriticModelConfig)
     """The network."""
@@ -86,7 +85,7 @@ class ReplayedConfig(PolicyConfig):
 class IMPALALearnConfig(ReplayedLearnConfig):
     """Options for updates."""
 
-    batch_size: int = searched(16, Choice(8, 16, 32, 64))
+    batch_size: int = searched(16, "choice(8, 16, 32, 64)")
     """Unrolls of a minibatch on each rank, >= 1."""
     learning_rate: float = 5e-4
     """Step size at the start, > 0."""

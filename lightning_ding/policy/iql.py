@@ -19,20 +19,19 @@ import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import require, searched
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import ActorCriticBatch
 from lightning_ding.policy.weighted_actor import WeightedActorConfig, WeightedActorLearnConfig, WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import LogUniform, searched
 
 
 @dataclass(frozen=True, kw_only=True)
 class IQLLearnConfig(WeightedActorLearnConfig):
     """Options for updates."""
 
-    learning_rate_value: float = searched(3e-4, LogUniform(1e-5, 1e-2))
+    learning_rate_value: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size of the value network's optimizer, > 0."""
     tau: float = 0.7
     """Expectile of the value, in (0, 1): 0.5 is the value of the data's policy, near 1 that of its best actions."""

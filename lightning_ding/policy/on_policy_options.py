@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.config import WITHOUT_SDE, LearnConfig, NetworkConfig, PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.state_dependent_exploration import SDEModelConfig
-from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.utils.schedules import ScheduleConfig
 from lightning_ding.worker.config import CollectorConfig
 
@@ -104,9 +103,9 @@ class OnPolicyLearnConfig(LearnConfig):
         update_per_collect="a rollout gives epoch_per_collect times its size divided by batch_size updates",
     )
 
-    batch_size: int | None = searched(64, Choice(32, 64, 128, 256, 512))
+    batch_size: int | None = searched(64, "choice(32, 64, 128, 256, 512)")
     """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
-    learning_rate: float = searched(3e-4, LogUniform(1e-5, 1e-2))
+    learning_rate: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size at the start, > 0."""
     optimizer: OnPolicyOptimizerConfig = field(default_factory=OnPolicyOptimizerConfig)
     """The class of the optimizer."""
@@ -233,7 +232,7 @@ class OnPolicyConfig(PolicyConfig):
         random_collect_size="a rollout must come from the policy itself",
     )
 
-    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
+    discount_factor: float = searched(0.99, "choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999)")
     """gamma, in [0, 1]."""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import OnPolicyPolicy
@@ -31,7 +31,6 @@ from lightning_ding.policy.on_policy_options import (
     OnPolicyLearnConfig,
 )
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import searched
 from lightning_ding.worker.config import CollectorConfig
 
 

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightning_ding import nested, rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy
-from lightning_ding.search_spaces import LogUniform, searched
 from lightning_ding.utils.modes import not_implemented
 from lightning_ding.utils.schedules import EpsConfig
 from lightning_ding.worker.config import ReplayBufferConfig
@@ -51,7 +50,7 @@ class QLearningLearnConfig(ReplayLearnConfig):
 
     update_per_collect: int = 5
     """Updates after each collection of n_sample transitions, >= 1."""
-    learning_rate: float = searched(1e-3, LogUniform(1e-5, 1e-2))
+    learning_rate: float = searched(1e-3, "log(1e-5, 1e-2)")
     """Step size, > 0."""
     double_q: bool = True
     """Choose the next action with the online network and evaluate it with the target network."""

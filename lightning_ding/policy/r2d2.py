@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.recurrent import EnvStates, RecurrentModelConfig, act, memory_of, with_memory
 from lightning_ding.policy.q_learning import (
@@ -42,7 +42,6 @@ from lightning_ding.policy.q_learning import (
     QLearningPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import Choice, searched
 from lightning_ding.utils.schedules import EpsConfig
 from lightning_ding.worker.config import ReplayBufferConfig
 
@@ -61,7 +60,7 @@ class R2D2LearnConfig(QLearningLearnConfig):
 
     update_per_collect: int = 1
     """Updates after each collection of n_sample transitions, >= 1."""
-    batch_size: int = searched(64, Choice(16, 32, 64, 128))
+    batch_size: int = searched(64, "choice(16, 32, 64, 128)")
     """Sequences of a minibatch on each rank, >= 1."""
     learning_rate: float = 1e-4
     """Step size, > 0."""
@@ -106,7 +105,7 @@ class R2D2Config(QLearningConfig):
 
     nstep: int = 5
     """Steps of the return, >= 1; fewer at an episode's end."""
-    discount_factor: float = searched(0.997, Choice(0.98, 0.99, 0.995, 0.997, 0.999))
+    discount_factor: float = searched(0.997, "choice(0.98, 0.99, 0.995, 0.997, 0.999)")
     """gamma, in [0, 1]."""
     priority: bool = True
     """Draw sequences by 0.9 times their largest and 0.1 times their mean error."""

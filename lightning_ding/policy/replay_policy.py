@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, searched
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.search_spaces import Choice, IntUniform, LogUniform, searched
 from lightning_ding.worker.config import CollectorConfig
 
 
@@ -84,11 +83,11 @@ class ReplayLearnConfig(LearnConfig):
     """Updates between two copies into the target network if the config does not set it."""
     update_per_collect: int = 1
     """Updates after each collection of n_sample transitions, >= 1."""
-    batch_size: int = searched(64, Choice(32, 64, 128, 256, 512))
+    batch_size: int = searched(64, "choice(32, 64, 128, 256, 512)")
     """Transitions of a minibatch on each rank, >= 1."""
-    target_update_freq: int | None = searched(None, Choice(50, 100, 250, 500, 1000))
+    target_update_freq: int | None = searched(None, "choice(50, 100, 250, 500, 1000)")
     """Updates between two copies into the target network, >= 1; None means 100, or no copies with target_theta."""
-    target_theta: float | None = searched(None, LogUniform(1e-3, 0.1))
+    target_theta: float | None = searched(None, "log(1e-3, 0.1)")
     """Step size of the soft update of the target after every update, in (0, 1]; None copies the network instead."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
@@ -132,10 +131,10 @@ class ReplayCollectConfig:
 class ReplayConfig(PolicyConfig):
     """The config of every algorithm that learns from replay."""
 
-    nstep: int | None = searched(1, IntUniform(1, 5))
+    nstep: int | None = searched(1, "int(1, 5)")
     """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
     for batches without discount, which do not come from such a buffer."""
-    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
+    discount_factor: float = searched(0.99, "choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999)")
     """gamma, in [0, 1]."""
     priority: bool = False
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import require, searched
 from lightning_ding.policy.base.config import NO_CLIP, WITHOUT_SDE, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import (
@@ -46,7 +46,6 @@ from lightning_ding.policy.state_dependent_exploration import (
     with_noise,
 )
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.search_spaces import LogUniform, searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +64,9 @@ class SACModelConfig(SquashedSDEModelConfig, QACModelConfig):
 class SACLearnConfig(QACLearnConfig):
     """Options for updates."""
 
-    learning_rate_q: float = searched(3e-4, LogUniform(1e-5, 1e-2))
+    learning_rate_q: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size of the critics' optimizer, > 0."""
-    learning_rate_policy: float = searched(3e-4, LogUniform(1e-5, 1e-2))
+    learning_rate_policy: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size of the actor's optimizer, > 0."""
     learning_rate_alpha: float = 3e-4
     """Step size of the temperature's optimizer, > 0; needs auto_alpha."""

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import require, searched
 from lightning_ding.policy.qac import ActorCriticBatch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
-from lightning_ding.search_spaces import LogUniform, searched
 
 LOG_SIGMA_RANGE = (-5.0, 2.0)  # Kostrikov et al. 2021 (code)
 
@@ -25,9 +24,9 @@ class WeightedActorLearnConfig(QACLearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    learning_rate_q: float = searched(3e-4, LogUniform(1e-5, 1e-2))
+    learning_rate_q: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size of the critics' optimizer, > 0."""
-    learning_rate_policy: float = searched(3e-4, LogUniform(1e-5, 1e-2))
+    learning_rate_policy: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size of the actor's optimizer, > 0."""
 
     def __post_init__(self) -> None:

@@ -48,6 +48,15 @@ class RewardModelConfig:
                 allowed = f"left at its default ({default!r}) without reward_model.type"
                 require(value == default, f"reward_model.{field.name}", allowed, value)
 
+    def refuse(self, where: str) -> None:
+        """Raise if there is a reward model, for a datamodule ``where`` it has no effect because it does not collect.
+
+        Raises:
+            ValueError: Naming the datamodules that have one.
+        """
+        allowed = f"None in a {where}; a ReplayDataModule or a RolloutDataModule trains it"
+        require(self.type is None, "reward_model.type", allowed, self.type)
+
     @classmethod
     def for_section(cls, section: Mapping[str, Any], path: str) -> tuple[Any, Mapping[str, Any]]:
         """Return the config class of the reward model that a section's ``type`` names, and the section's keys for it.

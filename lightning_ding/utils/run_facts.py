@@ -54,17 +54,19 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
         data: Arguments of the datamodule.
     """
     learn, reward_model = _section(cfg, "learn"), _section(cfg, "reward_model").get("type")
+    rates = [_number(value) for name, value in learn.items() if str(name).startswith("learning_rate")]
+    has_rate = _section(learn, "optimizer").get("type") not in WITHOUT_RATE
     on_updates, updates = data.get("max_env_step") is None, data.get("max_train_iter")
     return Facts(
         discount_factor=_number(cfg.get("discount_factor")),
-        learning_rate=_largest_rate(learn),
+        learning_rate=max((rate for rate in rates if rate is not None and has_rate), default=None),
         budget=updates if on_updates else data.get("max_env_step"),
         axis="train_iter" if on_updates and updates is not None else "env_step",
         num_envs=data.get("num_envs") or None,
         time_limit=_time_limit(data),
         normalises_rewards=bool(data.get("norm_reward")),
         scales_values=learn.get("value_norm") in (True, "popart") and bool(learn.get("adv_norm")),
-        changes_rewards=reward_model is not None or _has_reward_wrapper(data),
+        changes_rewards=reward_model is not None or any("reward" in name.lower() for name, _ in _wrappers(data)),
         entropy_is_chosen=bool(learn.get("auto_alpha")),
         entropy_weight=(_number(learn.get("entropy_weight")) or 0.0) if learn.get("adv_norm") else 0.0,
         bonus=_bonus(cfg, learn),
@@ -80,13 +82,6 @@ def _section(cfg: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _number(value: Any) -> float | None:
     """Return a number of a config; None for anything else, such as what only a policy of a user knows."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _largest_rate(learn: Mapping[str, Any]) -> float | None:
-    if _section(learn, "optimizer").get("type") in WITHOUT_RATE:
-        return None
-    rates = [_number(value) for name, value in learn.items() if str(name).startswith("learning_rate")]
-    return max((rate for rate in rates if rate is not None), default=None)
 
 
 def _bonus(cfg: Mapping[str, Any], learn: Mapping[str, Any]) -> float:
@@ -114,10 +109,6 @@ def _wrappers(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
                 yield from ((str(name), arguments or {}) for name, arguments in one.items())
             else:
                 yield str(one), {}
-
-
-def _has_reward_wrapper(data: Mapping[str, Any]) -> bool:
-    return any("reward" in name.lower() for name, _ in _wrappers(data))
 
 
 def _time_limit(data: Mapping[str, Any]) -> int | None:

@@ -1,15 +1,18 @@
-"""Checks of arguments that several workers take."""
+"""Checks of arguments that several workers take, and the modes of the policies that are given to them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+from lightning_ding.utils.foreign import foreign
+from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
+from lightning_ding.worker.config import CollectorConfig
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -145,3 +148,44 @@ def check_level_switch(waiting: str, has_levels: bool, level_seeds: Any) -> None
     """
     if has_levels != (level_seeds is not None):
         raise ValueError(f"level_seeds must be given or not as for {waiting} from the last call, got {level_seeds!r}")
+
+
+def learn_mode_of(policy: Any) -> LearnMode:
+    """Return the learn mode of a policy, or the mode itself if that is given."""
+    return cast(LearnMode, attribute_or_self(policy, "learn_mode"))
+
+
+def collect_mode_of(policy: Any) -> CollectMode:
+    """Return the collect mode of a policy, or the mode itself if that is given."""
+    return cast(CollectMode, attribute_or_self(policy, "collect_mode"))
+
+
+def eval_mode_of(policy: Any) -> EvalMode:
+    """Return the eval mode of a policy, or the mode itself if that is given."""
+    return cast(EvalMode, attribute_or_self(policy, "eval_mode"))
+
+
+def command_mode_of(policy: Any) -> CommandMode:
+    """Return the command mode of a policy, or the mode itself if that is given."""
+    return cast(CommandMode, attribute_or_self(policy, "command_mode"))
+
+
+def adapted(mode: Any, config: CollectorConfig) -> Any:
+    """Return a collect mode as it is, and an adapter of any other object with its functions.
+
+    The adapter gives the policy observations, and takes its outputs and transitions, env by env.
+
+    Raises:
+        ValueError: If the config has an option that does nothing for a policy that acts on batches.
+        TypeError: If the mode lacks a function.
+    """
+    if not isinstance(mode, CollectMode):
+        return foreign("by_env").ByEnv(mode, config)
+    reasons = {
+        "deepcopy_obs": "the arrays that such a policy gets are never overwritten",
+        "transform_obs": "it makes its tensors itself",
+    }
+    for name, reason in reasons.items():
+        allowed = f"False for a policy that acts on batches, because {reason}"
+        require(not getattr(config, name), name, allowed, getattr(config, name))
+    return mode

@@ -1,4 +1,4 @@
-"""The modes of policies, and several policies that act in one vector env.
+"""Several policies that act in one vector env.
 
 Shapes: N envs, P players, K rows of a forward pass.
 """
@@ -6,7 +6,7 @@ Shapes: N envs, P players, K rows of a forward pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -16,55 +16,11 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import random_legal_actions
 from lightning_ding.utils.attributes import PolicyAttributes, policy_of
-from lightning_ding.utils.foreign import foreign
-from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
+from lightning_ding.utils.modes import CollectMode, EvalMode
 from lightning_ding.worker.actions import check_finite
-from lightning_ding.worker.arguments import attribute_or_self
-from lightning_ding.worker.config import CollectorConfig
 
 ModeT = TypeVar("ModeT", bound=Any)
 BoolArray = NDArray[np.bool_]
-
-
-def learn_mode_of(policy: Any) -> LearnMode:
-    """Return the learn mode of a policy, or the mode itself if that is given."""
-    return cast(LearnMode, attribute_or_self(policy, "learn_mode"))
-
-
-def collect_mode_of(policy: Any) -> CollectMode:
-    """Return the collect mode of a policy, or the mode itself if that is given."""
-    return cast(CollectMode, attribute_or_self(policy, "collect_mode"))
-
-
-def eval_mode_of(policy: Any) -> EvalMode:
-    """Return the eval mode of a policy, or the mode itself if that is given."""
-    return cast(EvalMode, attribute_or_self(policy, "eval_mode"))
-
-
-def command_mode_of(policy: Any) -> CommandMode:
-    """Return the command mode of a policy, or the mode itself if that is given."""
-    return cast(CommandMode, attribute_or_self(policy, "command_mode"))
-
-
-def adapted(mode: Any, config: CollectorConfig) -> Any:
-    """Return a collect mode as it is, and an adapter of any other object with its functions.
-
-    The adapter gives the policy observations, and takes its outputs and transitions, env by env.
-
-    Raises:
-        ValueError: If the config has an option that does nothing for a policy that acts on batches.
-        TypeError: If the mode lacks a function.
-    """
-    if not isinstance(mode, CollectMode):
-        return foreign("by_env").ByEnv(mode, config)
-    reasons = {
-        "deepcopy_obs": "the arrays that such a policy gets are never overwritten",
-        "transform_obs": "it makes its tensors itself",
-    }
-    for name, reason in reasons.items():
-        allowed = f"False for a policy that acts on batches, because {reason}"
-        require(not getattr(config, name), name, allowed, getattr(config, name))
-    return mode
 
 
 class Output(NamedTuple):

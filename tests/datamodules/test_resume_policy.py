@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.resume import load_own_state, save_own_state
+from lightning_ding.datamodules.rank_state import load_own_state, save_own_state
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
 

@@ -15,7 +15,7 @@ from lightning import Trainer
 from torch import Tensor
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.collecting import read_collecting, restore_collecting
+from lightning_ding.datamodules.rank_state import read_collecting, restore_collecting
 from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.policy import (
     A2CPolicy,

@@ -193,7 +193,7 @@ def test_minibatches_of_a_round_get_the_rewards_that_each_of_them_gets_alone(tmp
     data = datamodule.buffer.sample(8, num_batches=3)  # type: ignore[attr-defined]
     together = policy.learner.rewards.estimate(data)["reward"]
     for part, minibatch in zip(together, nested.unbind(data), strict=True):
-        torch.testing.assert_close(policy.learner.rewards.estimate(minibatch)["reward"], part)  # type: ignore[arg-type]
+        torch.testing.assert_close(policy.learner.rewards.estimate(minibatch)["reward"], part)
 
 
 def test_rollout_is_rewarded_by_rnd_before_and_by_gail_after_it_is_learned_from(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_rollout_is_rewarded_by_rnd_before_and_by_gail_after_it_is_learned_from(
         policy, datamodule = make(case, tmp_path)
         fit(policy, datamodule, tmp_path, 1)
         rewards, order = policy.learner.rewards, list[str]()
-        rewards.train = lambda order=order: order.append("train")  # type: ignore[method-assign, misc]
-        rewards.estimate = lambda batch, order=order: order.append("estimate")  # type: ignore[method-assign, misc]
+        rewards.train = lambda order=order: order.append("train")
+        rewards.estimate = lambda batch, order=order: order.append("estimate")
         collected = datamodule._next_round()
         rewards.learn_from_rollout(collected, collected)
         assert order == (["train", "estimate"] if is_after else ["estimate", "train"])

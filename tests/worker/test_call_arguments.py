@@ -24,8 +24,8 @@ from lightning_ding.worker import (
     MetricSerialEvaluator,
     SampleSerialCollector,
 )
+from lightning_ding.worker.arguments import collect_mode_of, command_mode_of, eval_mode_of, learn_mode_of
 from lightning_ding.worker.log import WorkerLog
-from lightning_ding.worker.players import collect_mode_of, command_mode_of, eval_mode_of, learn_mode_of
 from tests.toys.envs import CountingEnv
 from tests.toys.games import RelayGame
 

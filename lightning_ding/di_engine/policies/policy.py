@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
 from lightning_ding.di_engine.policies import data as forms
-from lightning_ding.di_engine.policies.data import BASE_CONFIG, METHODS
+from lightning_ding.di_engine.policies.names import BASE_CONFIG, METHODS
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig

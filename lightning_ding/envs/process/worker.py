@@ -33,12 +33,12 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
+from lightning_ding.envs.infos import call_method
 from lightning_ding.envs.layout import Layout, layout_of
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
-from lightning_ding.envs.settings import call_method
 from lightning_ding.envs.state.memo import NotPlainError
 from lightning_ding.envs.state.origins import note_separate
 from lightning_ding.envs.state.state import load_separate_state, separate_state

@@ -16,7 +16,8 @@ import numpy as np
 
 from lightning_ding.envs.state.codec import from_plain, to_plain
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError
-from lightning_ding.envs.state.origins import SHARED, Origin, fingerprint, origins
+from lightning_ding.envs.state.origins import Origin, origins
+from lightning_ding.envs.state.values import SHARED, fingerprint
 from lightning_ding.envs.state.variables import GONE, Variable, Variables
 
 State = dict[str, Any]

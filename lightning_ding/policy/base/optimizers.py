@@ -194,17 +194,15 @@ SHARED_STATE = {"Adam", "AdamW"}
 
 def settings_of(optimizer: Optimizer) -> Settings:
     """Return the settings of an optimizer as builtins; of a learning rate that is scheduled, the initial one."""
-    found = []
+    found, builtin = [], (bool, int, float, str, type(None))
     for group in optimizer.param_groups:
         own = {"type": type(optimizer).__name__, "is_scheduled": "initial_lr" in group}
-        own |= {name: value for name, value in group.items() if name != "initial_lr" and _is_builtin(value)}
+        for name, value in group.items():
+            values = value if isinstance(value, tuple) else [value]
+            if name != "initial_lr" and all(isinstance(one, builtin) for one in values):
+                own[name] = value
         found.append(own | ({"lr": group["initial_lr"]} if "initial_lr" in group else {}))
     return found
-
-
-def _is_builtin(value: Any) -> bool:
-    values = value if isinstance(value, tuple) else [value]
-    return all(isinstance(one, (bool, int, float, str, type(None))) for one in values)
 
 
 def follow_settings(

@@ -28,7 +28,6 @@ from lightning_ding.policy.base.given_network import MissingNetwork, check_netwo
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
-from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
@@ -152,6 +151,8 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
+        from lightning_ding.policy.base.rank_weights import sync_gradients
+
         sync_gradients(model.parameters())
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
@@ -176,14 +177,10 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         """Return a minibatch in the form in which ``_forward_learn`` and the losses read it, leading axis B."""
         return data
 
-    def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
-        """Reset the learner's state of these slots (None: all)."""
-
     def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
         """Reset the collecting state of these envs (None: all), such as that of an RNN."""
 
-    def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
-        """Reset the evaluating state of these envs (None: all)."""
+    _reset_learn = _reset_eval = _reset_collect  # the state of the learner's slots, and that of evaluations
 
     def collect_memory(self) -> dict[str, Any]:
         """Return this rank's collecting state of unfinished episodes, as tensors and builtins."""
@@ -217,7 +214,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
                 return known.__get__(self)  # type: ignore[no-any-return]
             if not name.startswith("_") or name.startswith("__"):
                 raise
-        return cast(nn.Module, foreign("policies.data").named(self, name))
+        return cast(nn.Module, foreign("policies.names").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -249,7 +246,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
             self.hparams["cfg"] = to_save(self)
             if self._is_built:
                 self._init_spaces()
-                self.learner.rewards.build()
+                self.learner.build_rewards()
         if not self._is_built:
             self._initialise(None)
         self.env_spaces = (observation_space, action_space)
@@ -266,7 +263,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
-        self.learner.rewards.build()
+        self.learner.build_rewards()
         self._is_built = True
 
     def _model_cfg(self) -> dict[str, Any]:
@@ -377,12 +374,12 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
-        return self._network_state() | self.updater.state_dict() | self.learner.rewards.network_state()
+        return self._network_state() | self.updater.state_dict() | self.learner.network_state()
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
         self._load_network_state(state)
-        self.learner.rewards.load_network_state(state)
+        self.learner.load_network_state(state)
         self.updater.load_state_dict(state)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:

@@ -36,10 +36,6 @@ class WeightComparison:
         self._is_first = True
         self._has_warned = False
 
-    def begin_fit(self) -> None:
-        """Compare after the next round."""
-        self._is_first, self._has_warned = True, False
-
     def after_round(self, policy: Any, batch_idx: int) -> None:
         """Compare the weights if that is due; all ranks call it.
 
@@ -47,7 +43,7 @@ class WeightComparison:
             policy: The policy that learns.
             batch_idx: Index of the round in its epoch, from 0.
         """
-        trainer = attached_trainer(policy) if world_size() > 1 and not self._has_warned else None
+        trainer = None if self._has_warned else attached_trainer(policy)
         if trainer is None or not (self._is_first or batch_idx + 1 >= trainer.num_training_batches):
             return
         self._is_first = False

@@ -29,7 +29,7 @@ LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 
 
 class RewardLearner:
-    """Trains the reward model of a policy, and replaces the rewards of batches; without one it changes nothing.
+    """Trains the reward model of a policy, and replaces the rewards of batches.
 
     The model is the policy's submodule ``reward_model``, and its optimizer the last one of the policy's. Without a
     datamodule, a policy that learns from replay needs two calls before it learns: :meth:`collect_data` with the
@@ -94,16 +94,6 @@ class RewardLearner:
             self.model.bind(self._policy)
             self._has_begun = True
 
-    def refuse(self, where: str) -> None:
-        """Raise if the config names a reward model, for a datamodule that does not collect.
-
-        Raises:
-            ValueError: Naming the option, the datamodule ``where`` it has no effect, and those that have it.
-        """
-        kind = self._policy.config.reward_model.type
-        allowed = f"None in a {where}; a ReplayDataModule or a RolloutDataModule trains it"
-        require(kind is None, "reward_model.type", allowed, kind)
-
     # ------------------------------------------------------------------ learning
 
     def collect_data(self, transitions: Mapping[str, Any]) -> None:
@@ -113,8 +103,6 @@ class RewardLearner:
             transitions: Tensors with leading axis S, as they are stored, those of an env in chronological order:
                 ``obs``, ``action``, ``next_obs``, ``reward``, ``env_id``.
         """
-        if not self.is_on:
-            return
         new: Any = nested.to({name: transitions[name] for name in (*KEPT, "env_id")}, self._policy.device)
         self.model.add(self._seen(new))
         kept = {name: new[name] for name in KEPT}
@@ -129,7 +117,7 @@ class RewardLearner:
         Raises:
             NonFiniteError: If a loss or a gradient is not finite, and ``on_non_finite`` is "raise".
         """
-        if not self.is_on or self._window is None:
+        if self._window is None:
             return
         self.begin()
         policy, config = self._policy, self.model.config
@@ -179,8 +167,6 @@ class RewardLearner:
         Raises:
             RuntimeError: If nothing has trained the model of a policy that learns from replay.
         """
-        if not self.is_on:
-            return batch
         if not (self._policy.on_policy or self._has_begun or self.model.is_loaded):
             raise RuntimeError(
                 f"reward_model.type {self.model.config.type!r} gives rewards of an untrained model: without a Trainer, "
@@ -203,8 +189,6 @@ class RewardLearner:
             rollout: The rollout as it was collected, leading axis S.
             normal: The same with normalised observations and rewards.
         """
-        if not self.is_on:
-            return normal
         self.collect_data(rollout)
         if self.model.trains_first:
             self.train()

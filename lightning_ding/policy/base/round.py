@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
-from lightning_ding.policy.base.rank_weights import WeightComparison
-from lightning_ding.policy.base.rewards import RewardLearner
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
+from lightning_ding.utils.ranks import world_size
+
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.rank_weights import WeightComparison
 
 logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
@@ -46,12 +48,36 @@ class RoundLearner:
     """
 
     def __init__(self, policy: Any) -> None:
-        self.rewards = RewardLearner(policy)
-        """The rewards that the policy learns from."""
+        self.rewards: Any = None
+        """The :class:`RewardLearner` of the reward model, whose rewards the policy learns from; None without one."""
+        if policy.config.reward_model.type is not None:
+            from lightning_ding.policy.base.rewards import RewardLearner
+
+            self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
-        self._policy, self._comparison, self._has_warned = policy, WeightComparison(), False
+        self._policy, self._has_warned = policy, False
+        self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
+
+    def build_rewards(self) -> None:
+        """Make the reward model, if there is one, as soon as the shapes of observations and actions are known."""
+        if self.rewards is not None:
+            self.rewards.build()
+
+    @property
+    def replaces_env_reward(self) -> bool:
+        """Whether the policy learns from rewards that do not depend on those of the env."""
+        return self.rewards is not None and bool(self.rewards.replaces_env_reward)
+
+    def network_state(self) -> dict[str, Any]:
+        """Return the weights and statistics of the reward model, under ``reward_model``; nothing without one."""
+        return {} if self.rewards is None else self.rewards.network_state()
+
+    def load_network_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``network_state`` returned."""
+        if self.rewards is not None:
+            self.rewards.load_network_state(state)
 
     def note_start(self) -> None:
         """Take note of what the code has made, before the state of a checkpoint replaces it."""
@@ -65,7 +91,11 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        self._comparison.begin_fit()
+        self._comparison = None
+        if world_size() > 1:
+            from lightning_ding.policy.base.rank_weights import WeightComparison
+
+            self._comparison = WeightComparison()
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
             self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since
@@ -91,7 +121,7 @@ class RoundLearner:
         policy.updater.apply_schedules(self._position)
         if isinstance(batch, (Mapping, Sequence)):
             return [batch], True
-        if self.rewards.model is not None:
+        if self.rewards is not None:
             self.rewards.train()
         batch.prepare(lambda data: policy._prepare_round(self.seen(data)))
         return batch, batch.drawn is None
@@ -100,15 +130,15 @@ class RoundLearner:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
         policy, rewards = self._policy, self.rewards
         normal: Batch = policy.normaliser.normalise_batch(batch)
-        if rewards.model is None:
-            return normal
-        return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
+        if rewards is not None:
+            normal = rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
+        return normal
 
     def end_round(self, batch: Any, report: dict[str, Any], batch_idx: int) -> None:
         """Add the report of the last update to the metrics, and step and compare what is due after a round."""
         policy, guard = self._policy, self._policy.updater.guard
         if guard.look() or guard.mode == "warn":
-            policy.metrics.add(report if self.rewards.model is None else {**report, **self.rewards.pop_report()})
+            policy.metrics.add(report if self.rewards is None else {**report, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
             skipped = guard.skipped_updates - self._skipped_before
             policy.metrics.add({"skipped_updates": torch.tensor(float(skipped))})
@@ -116,7 +146,8 @@ class RoundLearner:
             policy.metrics.add(self._measure(batch, report))
         self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
-        self._comparison.after_round(policy, batch_idx)
+        if self._comparison is not None:
+            self._comparison.after_round(policy, batch_idx)
 
     @torch.no_grad()
     def _measure(self, batch: Any, report: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -129,7 +160,7 @@ class RoundLearner:
         try:
             is_normal = drawn is not None or not isinstance(raw, dict)
             rows = drawn if is_normal else policy.normaliser.normalise_batch(raw)
-            found = vitals(policy, rows, report, notes, has_env_reward=self.rewards.model is None)
+            found = vitals(policy, rows, report, notes, has_env_reward=self.rewards is None)
         except Exception as error:  # what a policy of a user stores and reports may be anything; learning goes on
             if not self._has_warned:
                 self._has_warned = True

@@ -138,35 +138,20 @@ def check_trainer_flags(trainer: Trainer) -> None:
     Raises:
         ValueError: Naming the flag, what it was, and what to use.
     """
-    values = _flags_of_updates(trainer) | _flags_of_loops(trainer)
-    for flag, advice in REFUSED_FLAGS.items():
-        is_refused, value = values[flag]
-        if is_refused:
-            raise ValueError(f"Trainer({flag}={value!r}) cannot work with a reinforcement-learning policy: {advice}")
-
-
-def _flags_of_updates(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
-    """Return whether each flag about updates is refused, and its value."""
+    flags: Any = trainer  # connectors set some of them
     strategy, checkpoint_io = trainer.strategy, type(trainer.strategy.checkpoint_io)
     is_spawned = starts_processes(strategy.launcher) and not is_forked(trainer)
     is_strategy = isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) and not is_spawned
     algorithm = trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value
-    return {
+    fast, val, test = bool(flags.fast_dev_run), flags.limit_val_batches, flags.limit_test_batches
+    sanity_steps = trainer.num_sanity_val_steps
+    values: dict[str, tuple[bool, Any]] = {
         "accumulate_grad_batches": (trainer.accumulate_grad_batches not in (1, None), trainer.accumulate_grad_batches),
         "gradient_clip_val": (trainer.gradient_clip_val is not None, trainer.gradient_clip_val),
         "gradient_clip_algorithm": (algorithm is not None, algorithm),
         "precision": (trainer.precision not in ("32-true", "bf16-mixed"), trainer.precision),
         "plugins": (checkpoint_io is not TorchCheckpointIO, checkpoint_io.__name__),
         "strategy": (not is_strategy, f"{type(strategy).__name__}{' with spawned processes' if is_spawned else ''}"),
-    }
-
-
-def _flags_of_loops(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
-    """Return whether each flag about loops is refused, and its value."""
-    flags: Any = trainer  # connectors set some of them
-    fast, val, test = bool(flags.fast_dev_run), flags.limit_val_batches, flags.limit_test_batches
-    sanity_steps = trainer.num_sanity_val_steps
-    return {
         "max_steps": (trainer.max_steps != -1 and not fast, trainer.max_steps),
         "min_steps": (trainer.min_steps is not None, trainer.min_steps),
         "overfit_batches": (flags.overfit_batches != 0, flags.overfit_batches),
@@ -176,6 +161,10 @@ def _flags_of_loops(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
         "limit_predict_batches": (trainer.limit_predict_batches != 1.0 and not fast, trainer.limit_predict_batches),
         "num_sanity_val_steps": (sanity_steps not in (0, 2), sanity_steps),  # 2 is Lightning's default
     }
+    for flag, advice in REFUSED_FLAGS.items():
+        is_refused, value = values[flag]
+        if is_refused:
+            raise ValueError(f"Trainer({flag}={value!r}) cannot work with a reinforcement-learning policy: {advice}")
 
 
 HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")

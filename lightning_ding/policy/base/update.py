@@ -9,7 +9,7 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -21,7 +21,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_ding.config import require
-from lightning_ding.policy.base.compile import Compiler, Differentiated, LossFunction, automatic_compiler
 from lightning_ding.policy.base.config import NO_CLIP, GradClip, PolicyConfig
 from lightning_ding.policy.base.fused_adam import FusedAdam
 from lightning_ding.policy.base.non_finite import NonFiniteGuard, Update
@@ -34,7 +33,6 @@ from lightning_ding.policy.base.optimizers import (
     settings_of,
     warn_of_epochs_without_trainer,
 )
-from lightning_ding.policy.base.rank_weights import average_gradients
 from lightning_ding.policy.base.trainer import (
     announce_zero_grad,
     attached_trainer,
@@ -46,6 +44,9 @@ from lightning_ding.utils.private_api import backward
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.utils.schedules import ScheduledValues
+
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.compile import Compiler, Differentiated, LossFunction
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,11 @@ class Updater:
         """Notes of the updates of an observed round; None in all other rounds."""
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
-        self._compiler = Compiler(policy) if config.compile is True else None
+        self._compiler: Compiler | None = None
+        if config.compile is True:
+            from lightning_ding.policy.base.compile import Compiler
+
+            self._compiler = Compiler(policy)
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
         self._has_reducer = False  # in the current fit
@@ -109,7 +114,7 @@ class Updater:
         clip = self.clip if clip is None else clip
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
-        made = None if self._compiler is None else self._differentiate_compiled(loss, batch, index)
+        made = self._differentiate_compiled(self._compiler, loss, batch, index) if self._compiler is not None else None
         if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
@@ -144,6 +149,8 @@ class Updater:
         if norm is None:
             self._backward(loss, optimizer, parameters, trainer)
         if world_size() > 1:
+            from lightning_ding.policy.base.rank_weights import average_gradients
+
             loss, norm = average_gradients(parameters, loss), None
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
         if norm is None and clip.norm is not None:
@@ -188,12 +195,14 @@ class Updater:
         optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
         torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
 
-    def _differentiate_compiled(self, loss: LossFunction, batch: Batch, index: int) -> Differentiated | None:
+    def _differentiate_compiled(
+        self, compiler: Compiler, loss: LossFunction, batch: Batch, index: int
+    ) -> Differentiated | None:
         self.take_optimizers()
         is_direct = self.fitting_trainer() is None or self.steps_directly
         groups = self.optimizers[index].param_groups
         parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-        return cast(Compiler, self._compiler).differentiate(loss, batch, parameters, is_direct)
+        return compiler.differentiate(loss, batch, parameters, is_direct)
 
     @property
     def compile_seconds(self) -> float:
@@ -216,6 +225,8 @@ class Updater:
         self.steps_directly = can_skip_hooks(trainer, self._policy)
         self._has_reducer = isinstance(trainer.strategy, ParallelStrategy)
         if self._compiles == "auto":
+            from lightning_ding.policy.base.compile import automatic_compiler
+
             self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
             self._follow_settings(trainer)

@@ -32,7 +32,6 @@ from lightning_ding.rl import n_step_return
 from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Parts, Rows, Schema, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
-from lightning_ding.worker.buffer.frames import StackedFrames
 from lightning_ding.worker.buffer.links import Links, steps
 
 
@@ -173,7 +172,11 @@ class RingStorage:
         self._memory.warn_if_too_small(self.capacity * row_bytes // (self.frame_stack if stacked else 1))
         new = self._memory.zeros
         self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
-        kinds = {name: StackedFrames if name in stacked else ObsColumn for name in obs}
+        kinds: dict[str, type[ObsColumn]] = dict.fromkeys(obs, ObsColumn)
+        if stacked:
+            from lightning_ding.worker.buffer.frames import StackedFrames
+
+            kinds |= dict.fromkeys(stacked, StackedFrames)
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
         self._links = Links(self.capacity, self.frames, self.columns.get("episode_id"))
         self._is_stacked = bool(stacked)

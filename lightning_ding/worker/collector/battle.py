@@ -19,10 +19,10 @@ from lightning_ding.config import require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.utils.attributes import policy_of
-from lightning_ding.worker.arguments import also_named
+from lightning_ding.worker.arguments import adapted, also_named
 from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episodes import FaultCounter
-from lightning_ding.worker.players import Output, Players, adapted, check_players, gather_actions, random_output
+from lightning_ding.worker.players import Output, Players, check_players, gather_actions, random_output
 
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]

@@ -16,10 +16,9 @@ from lightning_ding.config import require
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
-from lightning_ding.worker.arguments import also_named, check_amount, check_switches
+from lightning_ding.worker.arguments import also_named, check_amount, check_switches, collect_mode_of
 from lightning_ding.worker.collector.single import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import TransitionQueue, queue_for, restored_queue
-from lightning_ding.worker.players import collect_mode_of
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample")

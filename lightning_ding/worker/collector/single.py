@@ -20,11 +20,10 @@ from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.envs.bounds import VariationCheck
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.worker.actions import actions_of, random_output
-from lightning_ding.worker.arguments import also_named
+from lightning_ding.worker.arguments import adapted, also_named, collect_mode_of
 from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episode_infos import EpisodeInfos
 from lightning_ding.worker.episodes import FaultCounter
-from lightning_ding.worker.players import adapted, collect_mode_of
 
 
 class Call(NamedTuple):

@@ -21,12 +21,11 @@ from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.utils.ranks import rank_and_world_size, sum_over_ranks
-from lightning_ding.worker.arguments import check_integers
+from lightning_ding.worker.arguments import check_integers, eval_mode_of
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.evaluator.monitor import EpisodePlan
+from lightning_ding.worker.evaluator.plan import EpisodePlan
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker.players import eval_mode_of
 
 if TYPE_CHECKING:
     from lightning_ding.envs.battle_stepper import BattleStepper

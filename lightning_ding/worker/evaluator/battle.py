@@ -18,7 +18,7 @@ from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import BATTLE_KEYS
-from lightning_ding.worker.evaluator.monitor import EpisodePlan
+from lightning_ding.worker.evaluator.plan import EpisodePlan
 from lightning_ding.worker.players import Players, check_players, gather_actions
 
 

@@ -5,9 +5,10 @@ Shapes: N envs, E episodes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -26,8 +27,11 @@ from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statist
 from lightning_ding.worker.episodes import SUCCESS_RATE
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
-from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
-from lightning_ding.worker.evaluator.rendering import Rendering
+from lightning_ding.worker.evaluator.plan import EpisodePlan
+
+if TYPE_CHECKING:
+    from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
+    from lightning_ding.worker.evaluator.rendering import Rendering
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -59,7 +63,15 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     def _clear(self) -> None:
         super()._clear()
         self.info_check = InfoCheck()
-        self._rendering = Rendering(self.config, self._log)
+        vars(self).pop("_rendering", None)
+        if self.config.figure_path is not None:
+            assert self._rendering is not None  # it raises now, rather than after the first evaluation
+
+    @functools.cached_property
+    def _rendering(self) -> Rendering:
+        from lightning_ding.worker.evaluator.rendering import Rendering
+
+        return Rendering(self.config, self._log)
 
     @override
     def reset_env(self, env: VectorEnv | None = None) -> None:
@@ -71,7 +83,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     def should_render(self, envstep: int, train_iter: int) -> bool:
         """Return whether the config asks for a video of an evaluation made now; the call changes nothing."""
-        return self._rendering.is_video_due(envstep, train_iter)
+        return self.config.render.render_freq > 0 and self._rendering.is_video_due(envstep, train_iter)
 
     def check_can_render(self) -> None:
         """Raise if a video could not be made or written.
@@ -160,12 +172,14 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
                 and the envs give no frames.
         """
         stepper, policy = self._parts()
+        monitor: VectorEvalMonitor | None = None
         if video:
+            from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
             from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render
 
             check_can_render(stepper.env)
+            monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes))
         plan = EpisodePlan(self.config, episodes, stepper.env.num_envs, self.seed, self._number(number))
-        monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes)) if video else None
         self._run(stepper, policy, plan, monitor, policy_kwargs or {})
         self.infos = {name: values.tolist() for name, values in plan.infos.items()}
         if not plan.is_finished:

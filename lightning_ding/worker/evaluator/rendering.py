@@ -56,7 +56,7 @@ class Rendering:
         """Return whether ``render_freq`` has passed since the last video, or there was none."""
         render = self.config.render
         now = self._now(env_step, train_iter)
-        return render.render_freq > 0 and (self.last_video is None or now - self.last_video >= render.render_freq)
+        return self.last_video is None or now - self.last_video >= render.render_freq
 
     def check(self, env: VectorEnv) -> None:
         """Raise before an evaluation whose video could not be made or written.

@@ -21,9 +21,9 @@ from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import LearnMode
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import rank_and_world_size
+from lightning_ding.worker.arguments import learn_mode_of
 from lightning_ding.worker.learner.log_buffer import LogBuffer, empty_log_buffer, sort_outputs, to_scalar
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker.players import learn_mode_of
 
 COUNTERS = {"last_iter": "train_iter", "last_step": "env_step", "last_episode": "episode", "last_sample": "sample"}
 DEFAULT_INSTANCE = "learner"

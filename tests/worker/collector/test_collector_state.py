@@ -14,8 +14,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding import nested
-from lightning_ding.datamodules.collecting import read_collecting, restore_collecting
-from lightning_ding.datamodules.resume import rng_state, set_rng_state
+from lightning_ding.datamodules.rank_state import read_collecting, restore_collecting, rng_state, set_rng_state
 from lightning_ding.envs import FaultBarrier, Pausable, env_state, load_env_state
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.utils.modes import CollectMode

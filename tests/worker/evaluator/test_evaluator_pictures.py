@@ -25,7 +25,7 @@ from lightning_ding.envs.process.vector_env import ProcessVectorEnv
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
-from lightning_ding.worker.evaluator.monitor import EpisodePlan
+from lightning_ding.worker.evaluator.plan import EpisodePlan
 from lightning_ding.worker.evaluator.rendering import LoggerMedia
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, gif, returns_figure
 from tests.toys.envs import CountingEnv

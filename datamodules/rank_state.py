@@ -1,0 +1,112 @@
+"""State of a rank that a resumed run continues from: random numbers, attributes of the policy, and the collection."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from lightning.pytorch import Trainer
+
+from lightning_ding.checkpoints import save_object
+from lightning_ding.checkpoints.folder import OWN_STATE_FILE
+from lightning_ding.envs import NotPlainError, env_state, load_env_state
+from lightning_ding.worker import ISerialCollector
+
+State = dict[str, Any]
+
+
+def save_own_state(policy: Any, trainer: Trainer, folder: Path) -> None:
+    """Write the attributes of a policy in this rank, unless it is rank zero, whose attributes are in ``run.ckpt``."""
+    if not trainer.is_global_zero:
+        save_object(policy.learner.own_state.state(whole=True), folder / OWN_STATE_FILE)
+
+
+def load_own_state(policy: Any, folder: Path) -> None:
+    """Restore the attributes of a policy in this rank, after those of rank zero were restored from ``run.ckpt``."""
+    if (folder / OWN_STATE_FILE).is_file():
+        policy.learner.own_state.load(torch.load(folder / OWN_STATE_FILE, weights_only=True))
+
+
+def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
+    """Return the states of the global generators of Python, numpy and torch, and of the policy's generator."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "exploration": exploration.bit_generator.state,
+    }
+
+
+def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) -> None:
+    """Restore the states that ``rng_state`` returned; for CUDA, only those of devices that exist here."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for device, saved in zip(range(devices), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(saved, device)
+    exploration.bit_generator.state = state["exploration"]
+
+
+def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:
+    """Return the state that determines the next collected data, apart from random number generators and weights.
+
+    The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
+    The entry ``lost`` has descriptions of what the envs depend on and their state does not contain.
+    """
+    state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
+    state |= {"returns": policy.normaliser.episode_state(), "collect_metrics": policy.collect_metrics.state_dict()}
+    state |= {} if policy.learner.rewards is None else {"rewards": policy.learner.rewards.state()}
+    state |= {"collector": None, "envs": None, "evaluation_envs": None, "lost": []}
+    try:
+        state["collector"] = collector.state_dict()
+        state["envs"] = env_state(env)
+        state["evaluation_envs"] = env_state(evaluation_env)
+        state["lost"] = sorted({*state["envs"]["lost"], *state["evaluation_envs"]["lost"]})
+    except (NotPlainError, NotImplementedError) as error:
+        state["missing"] = str(error)
+    return state
+
+
+def restore_collecting(
+    state: Mapping[str, Any], policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv
+) -> str | None:
+    """Restore the state that ``read_collecting`` returned, after the envs were reset.
+
+    If the episodes cannot be continued, return the reason; the caller must then start new ones.
+    """
+    missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
+    policy.metrics.load_state_dict(state["metrics"], policy.device)
+    if "collect_metrics" in state:  # older versions did not save them
+        policy.collect_metrics.load_state_dict(state["collect_metrics"], policy.device)
+    if "rewards" in state:
+        policy.learner.rewards.load_state(state["rewards"])
+    if missing is None:
+        try:
+            load_env_state(env, state["envs"])
+            load_env_state(evaluation_env, state["evaluation_envs"])
+        except NotPlainError as error:
+            missing = str(error)
+    if state["collector"] is not None:
+        collector.load_state_dict(state["collector"], continues=missing is None)
+    if missing is None:
+        policy.load_collect_memory(state["memory"])
+        policy.normaliser.load_episode_state(state["returns"])
+    return missing
+
+
+def _other_collector(saved: Mapping[str, Any] | None, collector: ISerialCollector) -> str | None:
+    """Return a message if the state is from a different collector class; None if it is not or names no class."""
+    name = type(collector).__name__
+    was = name if saved is None else saved.get("class", name)
+    return None if was == name else f"the collector was a {was}, now it is a {name}"
