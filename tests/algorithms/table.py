@@ -15,7 +15,7 @@ from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import RunDataModule
-from lightning_ding.datamodules.resume import rng_state
+from lightning_ding.datamodules.rank_state import rng_state
 from lightning_ding.policy import CalQLPolicy, DQfDPolicy, Policy, create_policy
 from lightning_ding.registry import POLICY_REGISTRY
 
