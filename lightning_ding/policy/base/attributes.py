@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -21,6 +22,8 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 }
 """Attributes that a mode gives in addition to those of :class:`PolicyAttributes`."""
 NO_CONFIG_CLASS = "a class with a dict config has no list of its keys; use it with serial_pipeline or Trainer.fit"
+PROPERTIES = {name for name in NAMES if isinstance(getattr(PolicyAttributes, name), property)} - {"module"}
+"""Attributes that an own ``get_attribute`` gives to workers and datamodules."""
 SETTABLE = {"collect_data": None, "discount_factor": None, "update_per_collect": "learn"}
 """Attributes that may be set where neither an algorithm nor its config has them, and their section of the config."""
 
@@ -47,11 +50,10 @@ class AttributesAndModes(PolicyAttributes):
     has_dict_config: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Read methods ``_get_<name>`` as attributes, and find the base of a class with a dict ``config``."""
+        """Read the methods ``_get_<name>`` and an own ``get_attribute``, and find the base of a class with a dict."""
         super().__init_subclass__(**kwargs)
-        for one in [base for base in cls.__mro__[::-1] if base is cls or not issubclass(base, AttributesAndModes)]:
-            for name in NAMES & {member.removeprefix("_get_") for member in vars(one) if member.startswith("_get_")}:
-                setattr(cls, name, property(vars(one)[f"_get_{name}"]))
+        _read_methods(cls)
+        _ask_own_method(cls)
         has_class = hasattr(cls, "config_class")
         own = [vars(one).get("config") for one in (cls.__mro__ if not has_class else (cls,))]
         if cls.has_dict_config or (not has_class and any(isinstance(one, Mapping) for one in own)):
@@ -113,6 +115,9 @@ class AttributesAndModes(PolicyAttributes):
         """
         if name in OTHERS and not hasattr(type(self), f"_get_{name}"):
             return OTHERS[name](self)
+        if isinstance(getattr(type(self), name, None), Asked):  # whose function may have called this one
+            member = _member_of(type(self), name)
+            return member.__get__(self, type(self)) if hasattr(member, "__get__") else member
         if name in NAMES:
             return getattr(self, name)
         if hasattr(type(self), f"_get_{name}"):
@@ -128,7 +133,54 @@ class AttributesAndModes(PolicyAttributes):
             AttributeError: If the attribute is computed, so that setting it would have no effect.
         """
         is_open = name in SETTABLE and self._setting(name, SETTABLE[name]) is None
-        is_computed = name in NAMES and not (is_open and getattr(type(self), name) is getattr(PolicyAttributes, name))
+        is_computed = name in NAMES and not (
+            is_open and _member_of(type(self), name) is getattr(PolicyAttributes, name)
+        )
         if is_computed or name in OTHERS or hasattr(type(self), f"_get_{name}"):
             raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
         setattr(self, f"_{name}", value)
+
+
+class Asked(property):
+    """An attribute that is read with the ``get_attribute`` of a subclass.
+
+    Args:
+        name: Name of the attribute.
+        inner: What the same class has under this name; None for that of its bases.
+    """
+
+    def __init__(self, name: str, inner: Any = None) -> None:
+        super().__init__(lambda policy: policy.get_attribute(name))
+        self.inner = inner
+
+
+def _read_methods(cls: type) -> None:
+    """Read each method ``_get_<name>`` of a class, or of a base that is no policy, as an attribute."""
+    for position, one in enumerate(cls.__mro__):
+        if one is not cls and issubclass(one, AttributesAndModes):
+            continue
+        for name in NAMES & {member.removeprefix("_get_") for member in vars(one) if member.startswith("_get_")}:
+            is_first = not any({name, f"_get_{name}"} & vars(nearer).keys() for nearer in cls.__mro__[:position])
+            if is_first:
+                setattr(cls, name, property(partial(_call, name=f"_get_{name}")))
+
+
+def _call(policy: Any, name: str) -> Any:
+    return getattr(policy, name)()
+
+
+def _ask_own_method(cls: type) -> None:
+    """Read attributes with ``get_attribute`` if a class outside of this package has overridden it."""
+    owner = next(one for one in cls.__mro__ if one is AttributesAndModes or "get_attribute" in vars(one))
+    if owner.__module__.partition(".")[0] == "lightning_ding":
+        return
+    is_new = owner is cls or not issubclass(owner, AttributesAndModes)
+    for name in (name for name in PROPERTIES if is_new or name in vars(cls)):
+        setattr(cls, name, Asked(name, vars(cls).get(name)))
+
+
+def _member_of(cls: type, name: str) -> Any:
+    """Return what a class has under a name, without regard to an own ``get_attribute``."""
+    found = (vars(one)[name] for one in cls.__mro__ if name in vars(one))
+    own = (one.inner if isinstance(one, Asked) else one for one in found)
+    return next(one for one in own if one is not None)
