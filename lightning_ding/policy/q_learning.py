@@ -183,10 +183,23 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
         batch = self._with_discount(data)
-        if "target" not in batch:
+        if "target" not in batch and not self._is_target_in_loss(data):
             with torch.no_grad(), self._target_in_eval_mode:
                 batch["target"] = self.target_outputs(batch)
         return batch
+
+    def _is_target_in_loss(self, data: Mapping[str, Any]) -> bool:
+        """Return whether compiled code of the update that is being made computes the target with the loss.
+
+        Rounds in which the target changes are left out, so that all minibatches of a run have one form, one code.
+        """
+        own = (type(self).prepare, type(self)._forward_learn) == (QLearningPolicy.prepare, QLearningPolicy._forward_learn)
+        return own and self.updater.compiles and ("discount_t" not in data or self._is_joint(()))
+
+    def _loss_with_target(self, batch: QBatch) -> tuple[Tensor, dict[str, Any]]:
+        with torch.no_grad():
+            target = self.target_outputs(batch)
+        return self.loss({**batch, "target": target})
 
     @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +215,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the loss, which may be compiled and may call the target network
-            report = self.updater.minimise(self.loss, batch)
+            report = self.updater.minimise(self.loss if "target" in batch else self._loss_with_target, batch)
         self._update_target()
         return report
 
