@@ -215,7 +215,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the loss, which may be compiled and may call the target network
-            report = self.updater.minimise(self.loss if "target" in batch else self._loss_with_target, batch)
+            is_left = "target" not in batch and type(self).prepare is QLearningPolicy.prepare
+            report = self.updater.minimise(self._loss_with_target if is_left else self.loss, batch)
         self._update_target()
         return report
 
