@@ -193,8 +193,9 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
         Rounds in which the target changes are left out, so that all minibatches of a run have one form, one code.
         """
-        own = (type(self).prepare, type(self)._forward_learn) == (QLearningPolicy.prepare, QLearningPolicy._forward_learn)
-        return own and self.updater.compiles and ("discount_t" not in data or self._is_joint(()))
+        kind, own = type(self), QLearningPolicy
+        is_known = kind.prepare is own.prepare and kind._forward_learn is own._forward_learn
+        return is_known and self.updater.compiles and ("discount_t" not in data or self._is_joint(()))
 
     def _loss_with_target(self, batch: QBatch) -> tuple[Tensor, dict[str, Any]]:
         with torch.no_grad():
