@@ -112,6 +112,8 @@ class InEvalMode:
         return self if self.matters else nullcontext()
 
     def __enter__(self) -> None:
+        if not self.matters:
+            return
         switched = [module for module in self._plain if module.training]
         for module in switched:
             module.__dict__["training"] = False
@@ -122,6 +124,8 @@ class InEvalMode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self.matters:
+            return
         switched, others_were = self._before.pop()
         for module in switched:
             module.__dict__["training"] = True

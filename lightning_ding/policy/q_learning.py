@@ -182,10 +182,24 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
         batch = self._with_discount(data)
-        if "target" not in batch:
+        if "target" not in batch and not self._is_target_in_loss(data):
             with torch.no_grad(), self._target_in_eval_mode:
                 batch["target"] = self.target_outputs(batch)
         return batch
+
+    def _is_target_in_loss(self, data: Mapping[str, Any]) -> bool:
+        """Return whether compiled code of the update that is being made computes the target with the loss.
+
+        Rounds in which the target changes are left out, so that all minibatches of a run have one form, one code.
+        """
+        kind, own = type(self), QLearningPolicy
+        is_known = kind.prepare is own.prepare and kind._forward_learn is own._forward_learn
+        return is_known and self.updater.compiles and ("discount_t" not in data or self._is_joint(()))
+
+    def _loss_with_target(self, batch: QBatch) -> tuple[Tensor, dict[str, Any]]:
+        with torch.no_grad():
+            target = self.target_outputs(batch)
+        return self.loss({**batch, "target": target})
 
     @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +215,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the loss, which may be compiled and may call the target network
-            report = self.updater.minimise(self.loss, batch)
+            is_left = "target" not in batch and type(self).prepare is QLearningPolicy.prepare
+            report = self.updater.minimise(self._loss_with_target if is_left else self.loss, batch)
         self._update_target()
         return report
 

@@ -105,11 +105,11 @@ class RainbowPolicy(C51Policy):
         self._reset_noise(self.model)
         return super()._forward_collect(obs, eps=eps)
 
-    def prepare(self, data: Mapping[str, Any]) -> Any:
-        """Draw the noise of an update, and return the minibatch; see :meth:`QLearningPolicy.prepare`."""
+    def _with_discount(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw the noise of an update, in addition to what :meth:`prepare` of other policies adds to a minibatch."""
         self._reset_noise(self.model)
         self._reset_noise(self.target_model)
-        return super().prepare(data)
+        return super()._with_discount(data)
 
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
         return cast("dict[str, Any]", model(obs, noisy=True))

@@ -193,8 +193,10 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         Args:
             part: Name of the submodule to update; None for the whole network.
         """
-        network, target = (one if part is None else getattr(one, part) for one in (self.model, self.target_model))
-        self._target_update.apply(network, target, self.progress.train_iter)
+        train_iter = self.progress.train_iter
+        if self._target_update.changes_within(train_iter, 2):  # before the next update
+            network, target = (one if part is None else getattr(one, part) for one in (self.model, self.target_model))
+            self._target_update.apply(network, target, train_iter)
 
     def _noise(self, shape: Sequence[int]) -> dict[str, NDArray[Any]]:
         """Return the random numbers that the losses read, leading axes ``shape``: (B,), or (U, B) for a whole round."""

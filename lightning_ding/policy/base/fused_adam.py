@@ -52,7 +52,7 @@ class FusedAdam:
         self.optimizer = optimizer
         self._kernel: Any = private_api.ADAMW if type(optimizer) is AdamW else private_api.ADAM
         self._tensors: AdamTensors | None = None
-        self._without_denormals = DenormalsAreZero()
+        self._without_denormals, self._no_grad = DenormalsAreZero(), torch.no_grad()
 
     def step(self, gradients: list[Tensor]) -> None:
         """Make a step.
@@ -66,7 +66,7 @@ class FusedAdam:
             return
         group = self.optimizer.param_groups[0]
         beta1, beta2 = group["betas"]
-        with torch.no_grad(), self._without_denormals if group["eps"] >= SMALLEST_EPS else nullcontext():
+        with self._no_grad, self._without_denormals if group["eps"] >= SMALLEST_EPS else nullcontext():
             tensors.counts.add_(1)
             self._kernel(
                 tensors.parameters,

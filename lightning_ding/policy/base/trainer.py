@@ -73,7 +73,20 @@ def prepare_trainer(trainer: Trainer) -> list[Callback]:
     connected: Any = trainer  # connectors set some of its attributes
     if connected.fast_dev_run:
         trainer.fit_loop.epoch_loop.max_steps = -1  # it counts rounds, each of which makes several steps
+    if type(connected.profiler) is PassThroughProfiler:
+        connected.profiler = SilentProfiler()
     return run_data(trainer).default_callbacks(trainer)
+
+
+class SilentProfiler(PassThroughProfiler):
+    """Lightning's default profiler, without a generator for each of the 23 actions of a round."""
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Return a context manager that does nothing."""
+        return _NOTHING
+
+
+_NOTHING = nullcontext()
 
 
 def spaces_of(trainer: Trainer | None) -> tuple[spaces.Space[Any], spaces.Space[Any]] | None:

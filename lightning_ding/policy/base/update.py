@@ -205,6 +205,11 @@ class Updater:
         return compiler.differentiate(loss, batch, parameters, is_direct)
 
     @property
+    def compiles(self) -> bool:
+        """Whether the losses of the update that is being made are compiled."""
+        return self._compiler is not None and self.guard.update is not None
+
+    @property
     def compile_seconds(self) -> float:
         """Seconds that compiling updates has taken so far; 0 without ``compile``."""
         return 0.0 if self._compiler is None else self._compiler.seconds

@@ -230,8 +230,8 @@ def test_compiling_is_announced_once_for_each_shape(
     monkeypatch.setattr(compiled_module, "rank_zero_info", lines.append)
     learn(make("dqn"), [*batches("dqn", 2), *batches("dqn", 2, size=8)])
     assert [line.split(";")[0].split(" in ")[0] for line in lines] == 2 * [
-        "compiling an update with loss",
-        "compiled an update with loss",
+        "compiling an update with _loss_with_target",
+        "compiled an update with _loss_with_target",
     ]
 
 
