@@ -21,7 +21,7 @@ from lightning_ding.datamodules.trainer_setup import EpochPosition, LoaderWarnin
 from lightning_ding.envs.handle import EnvHandles
 from lightning_ding.utils.protocols import RunData
 from lightning_ding.worker import InteractionSerialEvaluator
-from lightning_ding.worker.episode_infos import InfoCheck
+from lightning_ding.worker.episodes import InfoCheck
 
 logger = logging.getLogger(__name__)
 

@@ -108,7 +108,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         for player, amount in wanted.items():
             amount = amount if drop_extra else self._kept[player].count
             transitions = self._kept[player].take(amount)
-            self._statistics.sample += amount
+            self.sample += amount
             mode = call.players.modes[player]
             data[player] = mode.get_train_sample(transitions) if isinstance(mode, CollectMode) else transitions
         self._finish(call)

@@ -21,7 +21,7 @@ from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_level_switch
-from lightning_ding.worker.collector.single import SinglePolicyCollector
+from lightning_ding.worker.collector.base import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import StepTable, train_sample
 from lightning_ding.worker.episodes import share_out
 
@@ -123,9 +123,9 @@ class EpisodeSerialCollector(SinglePolicyCollector):
                 call.stepper.pause(np.zeros(call.stepper.env.num_envs, dtype=bool))
         episodes = [queue.popleft() for queue, share in zip(self._waiting, quota, strict=True) for _ in range(share)]
         self._turn += wanted
-        self._statistics.sample += sum(nested.length(episode) for episode in episodes)
+        self.sample += sum(nested.length(episode) for episode in episodes)
         self._warn_of_old_data()
-        self._report.finish(train_iter)
+        self._report.finish(self, train_iter)
         return train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
 
     @override

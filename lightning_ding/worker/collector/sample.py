@@ -17,7 +17,7 @@ from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
-from lightning_ding.worker.collector.single import SinglePolicyCollector
+from lightning_ding.worker.collector.base import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import TransitionQueue, queue_for, restored_queue
 from lightning_ding.worker.players import collect_mode_of
 
@@ -91,8 +91,8 @@ class SampleSerialCollector(SinglePolicyCollector):
             self._step(call)
         amount = wanted if drop_extra else self._kept.count
         data = self._kept.take(amount)
-        self._statistics.sample += amount
-        self._report.finish(train_iter)
+        self.sample += amount
+        self._report.finish(self, train_iter)
         return call.policy.get_train_sample(data) if isinstance(call.policy, CollectMode) else data
 
     @override

@@ -22,8 +22,7 @@ from lightning_ding.utils.modes import EvalMode
 from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
-from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statistic
-from lightning_ding.worker.episodes import SUCCESS_RATE
+from lightning_ding.worker.episodes import SUCCESS_RATE, EpisodeInfos, InfoCheck, Statistic
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
