@@ -19,8 +19,7 @@ from lightning_ding.envs.action_masks import LegalCheck
 from lightning_ding.envs.answers import add_note, does_not_fit
 from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
-from lightning_ding.envs.tuple_observations import without_tuples
-from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
+from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs, without_tuples
 
 BoolArray = NDArray[np.bool_]
 
@@ -178,7 +177,6 @@ class EnvStepper:
         if timestep.abnormal is not self._none:
             timestep, obs = self._end_abnormal(timestep, obs, previous)
         self._check(timestep, obs, action)
-        self._legal.check(obs, self._resetting)
         self.obs = _copy(obs) if obs is timestep.next_obs else obs  # the caller may modify the timestep
         return timestep
 
@@ -258,7 +256,8 @@ class EnvStepper:
         seed = [self.next_seed[i] if rows[i] else None for i in range(len(rows))]
         fresh = self._reset(seed, {"reset_mask": rows.copy()})
         if not (self._resets_rows or rows.all()):
-            self._resets_rows = _equal_rows(fresh, obs, ~rows)
+            pairs = zip(nested.leaves(fresh), nested.leaves(obs), strict=True)
+            self._resets_rows = all(np.array_equal(first[~rows], second[~rows]) for first, second in pairs)
             if not self._resets_rows:
                 raise RuntimeError(f"{type(self.env).__name__} must reset the envs of options['reset_mask'], reset all")
         return merge_rows(fresh, obs, rows)
@@ -276,6 +275,7 @@ class EnvStepper:
         self._check_obs(timestep.next_obs, action)
         if obs is not timestep.next_obs:  # some are first observations of new episodes
             self._check_obs(obs, None)
+        self._legal.check(obs, self._resetting)
 
     def _check_obs(self, obs: Any, action: Any) -> None:
         if self._bounds.left:
@@ -357,11 +357,6 @@ def _final_obs(info: dict[str, Any]) -> Any:
         known = sorted(info)
         raise ValueError(f"info['final_obs'] must hold final observations with same-step autoreset, got only {known}")
     return info["final_obs"]
-
-
-def _equal_rows(one: Any, other: Any, rows: BoolArray) -> bool:
-    pairs = zip(nested.leaves(one), nested.leaves(other), strict=True)
-    return all(np.array_equal(first[rows], second[rows]) for first, second in pairs)
 
 
 def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:

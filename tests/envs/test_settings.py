@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_ding.envs.settings import EnvSettings, Setting, plain_copy
+from lightning_ding.envs.handle import EnvSettings, Setting, plain_copy
 
 VALUES = [None, True, 3, 0.1, "hard", [1, [2]], (1, (2.5,)), {"a": {"tuple": [1]}}, [[1], {"x": 0.5}], float("inf")]
 

@@ -20,8 +20,7 @@ from lightning_ding.distributed.collector.step_methods import OWN_METHODS, StepM
 from lightning_ding.distributed.config import CollectorTaskConfig
 from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
-from lightning_ding.envs.handle import apply_setting, settings_of
-from lightning_ding.envs.settings import EnvSettings
+from lightning_ding.envs.handle import EnvSettings, apply_setting, settings_of
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.rl.running import combine_moments, moments

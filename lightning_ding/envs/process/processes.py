@@ -18,7 +18,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from lightning_ding.envs.layout import layout_of
+from lightning_ding.envs.answers import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess, Limits, gather
 from lightning_ding.envs.process.errors import EnvProcessError
 from lightning_ding.envs.process.shared_memory import SharedArrays

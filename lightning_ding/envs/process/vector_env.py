@@ -18,15 +18,15 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.infos import JoinedInfos, seeds_of, without_mask
-from lightning_ding.envs.layout import layout_of
+from lightning_ding.envs.answers import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess
 from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.envs.process.lifeline import close_at_exit
 from lightning_ding.envs.process.processes import EnvProcesses
-from lightning_ding.envs.process.results import Observations, outcomes, put_actions
+from lightning_ding.envs.process.shared_memory import Observations, outcomes, put_actions
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
 from lightning_ding.envs.state.codec import from_plain, to_plain
+from lightning_ding.envs.sync import JoinedInfos, seeds_of, without_mask
 from lightning_ding.utils.posix import require_posix
 
 Info = dict[str, Any]
@@ -155,8 +155,18 @@ class ProcessVectorEnv(JoinedInfos):
     def step(self, actions: Any) -> Step:
         """Step all envs."""
         self._check_running()
-        self._check_steppable()
-        failed = self._supervisor.step(actions, self._request(actions), (self._step_timeout, self._reset_timeout))
+        if not self._is_reset:
+            raise ResetNeeded("call reset() before step()")
+        if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
+            ended = np.flatnonzero(self._ended).tolist()
+            raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
+        rows, leaves = None, self._actions and self._actions.split_exact(actions, self.num_envs)
+        if leaves is None:  # they do not fit into the shared memory
+            rows = list(iterate(self.action_space, actions))
+            require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))
+        else:
+            put_actions(self._processes.all, leaves)
+        failed = self._supervisor.step(actions, rows, (self._step_timeout, self._reset_timeout))
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
         faults = self._observations.fault_infos(failed, same_step)
         if failed:
@@ -266,16 +276,6 @@ class ProcessVectorEnv(JoinedInfos):
         self._processes.settings.pop(operation, None)
         self._processes.settings[operation] = requests
 
-    def _request(self, actions: Any) -> list[Any] | None:
-        """Write actions into the shared memory, or return them env by env if they do not fit there."""
-        leaves = None if self._actions is None else self._actions.split_exact(actions, self.num_envs)
-        if leaves is None:
-            rows = list(iterate(self.action_space, actions))
-            require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))
-            return rows
-        put_actions(self._processes.all, leaves)
-        return None
-
     def _infos(self, processes: Sequence[EnvProcess], faults: dict[int, Info]) -> Info:
         infos: Info = {}
         for env_id, info in faults.items():
@@ -292,13 +292,6 @@ class ProcessVectorEnv(JoinedInfos):
         if self.closed or self._processes.is_closed:
             raise ClosedEnvironmentError(f"{self} is closed, or was ended because a process failed")
         self._supervisor.finish_pending()
-
-    def _check_steppable(self) -> None:
-        if not self._is_reset:
-            raise ResetNeeded("call reset() before step()")
-        if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
-            ended = np.flatnonzero(self._ended).tolist()
-            raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
 
 
 def start_method(name: str | None) -> str:

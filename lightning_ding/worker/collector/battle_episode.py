@@ -19,7 +19,7 @@ from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.steps import train_sample
+from lightning_ding.worker.collector.episode import train_sample
 from lightning_ding.worker.episodes import share_out
 
 

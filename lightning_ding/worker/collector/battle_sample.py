@@ -17,7 +17,7 @@ from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.steps import queue_for
+from lightning_ding.worker.collector.sample import queue_for
 from lightning_ding.worker.players import check_players
 
 MAX_IDLE_EPISODES = 1000  # without a move of a player that lacks transitions; otherwise it could block the run
