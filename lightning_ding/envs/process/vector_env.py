@@ -160,7 +160,8 @@ class ProcessVectorEnv(JoinedInfos):
         if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
             ended = np.flatnonzero(self._ended).tolist()
             raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
-        rows, leaves = None, self._actions and self._actions.split_exact(actions, self.num_envs)
+        rows, layout = None, self._actions
+        leaves = None if layout is None else layout.split_exact(actions, self.num_envs)
         if leaves is None:  # they do not fit into the shared memory
             rows = list(iterate(self.action_space, actions))
             require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))

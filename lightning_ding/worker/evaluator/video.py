@@ -234,7 +234,7 @@ class FrameSource:
         try:
             core: Any = self._env.unwrapped
             if isinstance(core, SyncVectorEnv):
-                frames = {i: core.envs[i].render() for i in env_ids if not self._is_cancelled()}
+                frames: dict[int, Any] = {i: core.envs[i].render() for i in env_ids if not self._is_cancelled()}
             elif isinstance(core, RendersOne) and len(env_ids) == 1:
                 frames = {i: core.render_one(i) for i in env_ids}
             else:
