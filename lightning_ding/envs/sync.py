@@ -174,32 +174,31 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         return answer
 
     def _batch(self) -> Any:
-        """Return the observations of all envs in new arrays, or raise an error that names the env that is at fault."""
+        """Return the observations of all envs in new arrays, or raise an error that names the env that is at fault.
+
+        Those of another type are only converted once ``_converts`` is set.
+        """
+        space, items = self.single_observation_space, self._env_obs
         try:
-            if _is_joined(self.single_observation_space):
-                return self._joined()
-            self._observations = concatenate(self.single_observation_space, self._env_obs, self._observations)
-            return deepcopy(self._observations)
+            if not _is_joined(space):
+                self._observations = concatenate(space, items, self._observations)
+                return deepcopy(self._observations)
+            new: Any = create_empty_array(space, self.num_envs, fn=np.empty)
+            if self._has_indices:
+                self._check_all()
+            if self._converts:
+                return _stacked(space, items, new, _convert)
+            if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
+                parts: Any = items
+                np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
+                return new
+            return _stacked(space, items, new, _stack)
         except (KeyError, IndexError, TypeError, ValueError):
             self._check_all()
             if self._converts:
                 raise
             self._converts = True
             return self._batch()
-
-    def _joined(self) -> Any:
-        """Return the observations in new arrays; those of another type are only converted once ``_converts`` is set."""
-        space, items = self.single_observation_space, self._env_obs
-        new: Any = create_empty_array(space, self.num_envs, fn=np.empty)
-        if self._has_indices:
-            self._check_all()
-        if self._converts:
-            return _stacked(space, items, new, _convert)
-        if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
-            parts: Any = items
-            np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
-            return new
-        return _stacked(space, items, new, _stack)
 
     def _check_all(self) -> None:
         for number, obs in enumerate(self._env_obs):
