@@ -71,9 +71,7 @@ class EnvProcesses:
         self.all: list[EnvProcess] = []
         """The processes in the order of their envs."""
         if context == "forkserver":
-            if getattr(forkserver._forkserver, "_preload_modules", None) == [
-                "__main__"
-            ]:  # a new one, as the user left it
+            if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:  # not chosen by the user
                 self._context.set_forkserver_preload(PRELOADED)
             _owner[:] = [os.getpid()]
 
