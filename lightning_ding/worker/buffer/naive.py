@@ -61,10 +61,7 @@ class NaiveReplayBuffer(RingBuffer):
         check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
         with self._lock:
             if sample_range is None:
-                require_enough(self.count(), batch_size, replace)
-                count, mask = self._storage.count, self._dropped.mask
-                mask = None if mask is None else mask[:count]
-                rows = draw(self._rng, num_batches or 1, batch_size, count, replace, mask)
+                rows = self._draw(num_batches or 1, batch_size, replace)
             else:
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
@@ -76,6 +73,12 @@ class NaiveReplayBuffer(RingBuffer):
     def _gather_first(self, rows: Rows) -> dict[str, Any]:
         """Return a copy of the first steps after ``rows``, shape (B,) or (U, B)."""
         return self._storage.gather_first(rows)
+
+    def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
+        """Return rows, shape (U, B)."""
+        require_enough(self.count(), batch_size, replace)
+        count, dropped = self._storage.count, self._dropped.mask
+        return draw(self._rng, num_batches, batch_size, count, replace, None if dropped is None else dropped[:count])
 
     def _draw_aged(self, num_batches: int, batch_size: int, replace: bool, ages: slice) -> Rows:
         """Return rows in a range of ages, shape (U, B)."""
