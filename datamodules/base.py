@@ -33,7 +33,7 @@ from lightning_ding.registry import import_modules
 from lightning_ding.utils.protocols import RETURN, EnvAccess, Monitor, MonitorLike
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker import sort_callbacks
-from lightning_ding.worker.episode_infos import InfoCheck, InfoKeys, info_statistics
+from lightning_ding.worker.episodes import InfoCheck, InfoKeys, info_statistics
 
 COUNTS = (
     *("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode"),

@@ -140,9 +140,9 @@ class RemoteFeed:
         self._ask = ask
         self._ahead = ahead
         self._patience = patience
-        self._names = (SUCCESS_RATE, *info_keys)
         self._statistics = EpisodeStatistics()
         self._statistics.keeps_records = keeps_records
+        self._statistics.info_keys = dict.fromkeys(info_keys, "last")
         self._lock = threading.Lock()
         self._may_fetch = threading.Semaphore(ahead)
         self._fetched: queue.Queue[RemoteData | Exception] = queue.Queue()
@@ -179,7 +179,7 @@ class RemoteFeed:
     def pop_infos(self) -> dict[str, tuple[float, int]]:
         """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
         with self._lock:
-            return dict.fromkeys(self._names, (0.0, 0)) | self._statistics.pop_infos()
+            return self._statistics.pop_infos()
 
     def pop_records(self) -> list[tuple[float, ...]]:
         """Return env step, return, length and numbers of the infos of the episodes reported since the last call.
@@ -234,8 +234,11 @@ class RemoteFeed:
         before, self.env_step = self.env_step, answer.progress.get("env_step", self.env_step)
         self.dropped_episode += answer.dropped
         given = answer.infos or [{}] * len(answer.returns)
-        infos = {name: np.array([one.get(name, math.nan) for one in given], np.float64) for name in self._names}
+        infos = {
+            name: np.array([one.get(name, math.nan) for one in given], np.float64)
+            for name in (SUCCESS_RATE, *self._statistics.info_keys)
+        }
         with self._lock:
-            self._statistics.env_step = self.env_step
-            self._statistics.add(list(answer.returns), list(answer.lengths), infos=infos)
+            self._statistics.envstep = self.env_step
+            self._statistics.add_episodes(list(answer.returns), list(answer.lengths), infos=infos)
         return self.env_step != before

@@ -22,7 +22,7 @@ from lightning.pytorch import LightningDataModule, Trainer
 from lightning_ding.datamodules.trainer_setup import EpochPosition, LoaderWarnings
 from lightning_ding.utils.protocols import EnvAccess, RunData
 from lightning_ding.worker import InteractionSerialEvaluator
-from lightning_ding.worker.episode_infos import InfoCheck
+from lightning_ding.worker.episodes import InfoCheck
 
 logger = logging.getLogger(__name__)
 

@@ -167,7 +167,7 @@ class Evaluation:
         allowed = "that of an InteractionSerialEvaluator, such as 'interaction' (the callback RunEvaluator runs others)"
         require(is_known, "eval.evaluator.type", allowed, self.config.type)
         if self.config.render.render_freq > 0:
-            from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
+            from lightning_ding.worker.evaluator.video import choose_mujoco_gl
 
             choose_mujoco_gl()  # before the envs are made, in this process or in others
         self._trainer = trainer

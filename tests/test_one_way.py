@@ -34,7 +34,7 @@ PACKAGE = Path(lightning_ding.__file__).resolve().parent
 SIZE = 7  # of an observation; nothing else in the run has this size
 TO_THE_BUFFER = {
     "envs/stepper.py",
-    "worker/collector/single.py",
+    "worker/collector/base.py",
     "policy/base/policy.py",
     "nested.py",
     "worker/buffer/columns.py",

@@ -14,7 +14,7 @@ from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.factory import get_policy_cls
 from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.protocols import RETURN, Direction, Monitor
-from lightning_ding.worker.episode_infos import Statistic, info_statistics
+from lightning_ding.worker.episodes import Statistic, info_statistics
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
 """Id, arguments and wrappers of an env."""

@@ -28,8 +28,7 @@ from lightning_ding.envs.vector import MODES, AutoresetName
 from lightning_ding.policy import Policy
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
-from lightning_ding.worker.episode_infos import InfoKeys, info_statistics
-from lightning_ding.worker.episodes import mean_infos
+from lightning_ding.worker.episodes import InfoKeys, info_statistics, mean_infos
 
 RESAMPLES = 10_000
 """Resamples of the bootstrap."""

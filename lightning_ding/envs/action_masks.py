@@ -112,36 +112,29 @@ def check_mask_space(observation_space: gym.Space[Any], action_space: gym.Space[
     require(int(np.prod(shape)) == sum(sizes), f"the entry {KEY} of observations", allowed, shape)
 
 
-class LegalCheck:
-    """Checks that every env has a legal action, where observations have a mask.
+def mask_starts(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> NDArray[np.int64] | None:
+    """Return where the choices of each dimension of an action begin in the mask; None if observations have no mask."""
+    has_mask = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+    sizes = mask_sizes(action_space) if has_mask else None
+    return None if sizes is None else np.cumsum((0, *sizes[:-1]))
+
+
+def check_legal(obs: Any, starts: NDArray[np.int64], ignored: NDArray[np.bool_]) -> None:
+    """Raise if an env has no legal action.
 
     Args:
-        observation_space: Observation space of one env.
-        action_space: Action space of one env.
+        obs: Observations to act on, with ``action_mask`` of shape (N, A).
+        starts: What :func:`mask_starts` returned.
+        ignored: Envs whose next action does not matter, shape (N,).
+
+    Raises:
+        ValueError: Naming the env.
     """
-
-    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        has_mask = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
-        sizes = mask_sizes(action_space) if has_mask else None
-        self._starts = None if sizes is None else np.cumsum((0, *sizes[:-1]))
-
-    def check(self, obs: Any, ignored: NDArray[np.bool_]) -> None:
-        """Raise if an env has no legal action.
-
-        Args:
-            obs: Observations to act on, with ``action_mask`` of shape (N, A).
-            ignored: Envs whose next action does not matter, shape (N,).
-
-        Raises:
-            ValueError: Naming the env.
-        """
-        if self._starts is None:
-            return
-        mask = np.asarray(obs[KEY]) != 0
-        legal = np.logical_or.reduceat(mask.reshape(len(mask), -1), self._starts, axis=1).all(1) | ignored
-        if not legal.all():
-            env_id = int(np.flatnonzero(~legal)[0])
-            raise ValueError(f"env {env_id} gave an action_mask without a legal action: {obs[KEY][env_id]}")
+    mask = np.asarray(obs[KEY]) != 0
+    legal = np.logical_or.reduceat(mask.reshape(len(mask), -1), starts, axis=1).all(1) | ignored
+    if not legal.all():
+        env_id = int(np.flatnonzero(~legal)[0])
+        raise ValueError(f"env {env_id} gave an action_mask without a legal action: {obs[KEY][env_id]}")
 
 
 def warn_of_unseen_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.envs.infos import JoinedInfos
+from lightning_ding.envs.sync import JoinedInfos
 from lightning_ding.envs.vector import SEPARATE_ENVS
 from lightning_ding.utils.protocols import EnvAccess
 
@@ -86,47 +86,6 @@ class EnvSettings:
         for setting in changed:
             self.add(setting)
         return changed
-
-
-def plain_copy(setting: Setting) -> Setting:
-    """Return a setting as other envs get it later.
-
-    Raises:
-        ValueError: If its value is not plain data.
-    """
-    return setting._replace(value=_decode(json.loads(json.dumps(_encode(setting.value, setting.name)))))
-
-
-def _encode(value: Any, name: str) -> Any:
-    """Return a value as JSON: containers that JSON does not have are dicts with one of ``MARKS``."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
-        return {"array": value.tolist(), "dtype": value.dtype.str, "is_scalar": isinstance(value, np.generic)}
-    if type(value) in (list, tuple):
-        items = [_encode(one, name) for one in value]
-        return items if type(value) is list else {"tuple": items}
-    if type(value) is dict and all(type(key) is str for key in value):
-        coded = {key: _encode(below, name) for key, below in value.items()}
-        return {"dict": coded} if MARKS & coded.keys() else coded
-    what = f"the value of {name}" if name else "the value of an option"
-    raise ValueError(
-        f"{what} must be {ALLOWED}, with strings as keys, because checkpoints contain it, got {value!r}; for other "
-        "values use call(), which is not repeated in new envs"
-    )
-
-
-def _decode(coded: Any) -> Any:
-    if isinstance(coded, list):
-        return [_decode(one) for one in coded]
-    if not isinstance(coded, dict):
-        return coded
-    if "array" in coded:
-        array = np.array(coded["array"], dtype=coded["dtype"])
-        return array[()] if coded["is_scalar"] else array
-    if "tuple" in coded:
-        return tuple(_decode(one) for one in coded["tuple"])
-    return {key: _decode(below) for key, below in coded.get("dict", coded).items()}
 
 
 class EnvHandle(EnvAccess):
@@ -353,3 +312,44 @@ def _layer_with(env: Any, name: str) -> Any:
     if not hasattr(layer, name):
         raise AttributeError(f"the native vector env {type(layer).__name__} has no attribute {name!r}")
     return layer
+
+
+def plain_copy(setting: Setting) -> Setting:
+    """Return a setting as other envs get it later.
+
+    Raises:
+        ValueError: If its value is not plain data.
+    """
+    return setting._replace(value=_decode(json.loads(json.dumps(_encode(setting.value, setting.name)))))
+
+
+def _encode(value: Any, name: str) -> Any:
+    """Return a value as JSON: containers that JSON does not have are dicts with one of ``MARKS``."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
+        return {"array": value.tolist(), "dtype": value.dtype.str, "is_scalar": isinstance(value, np.generic)}
+    if type(value) in (list, tuple):
+        items = [_encode(one, name) for one in value]
+        return items if type(value) is list else {"tuple": items}
+    if type(value) is dict and all(type(key) is str for key in value):
+        coded = {key: _encode(below, name) for key, below in value.items()}
+        return {"dict": coded} if MARKS & coded.keys() else coded
+    what = f"the value of {name}" if name else "the value of an option"
+    raise ValueError(
+        f"{what} must be {ALLOWED}, with strings as keys, because checkpoints contain it, got {value!r}; for other "
+        "values use call(), which is not repeated in new envs"
+    )
+
+
+def _decode(coded: Any) -> Any:
+    if isinstance(coded, list):
+        return [_decode(one) for one in coded]
+    if not isinstance(coded, dict):
+        return coded
+    if "array" in coded:
+        array = np.array(coded["array"], dtype=coded["dtype"])
+        return array[()] if coded["is_scalar"] else array
+    if "tuple" in coded:
+        return tuple(_decode(one) for one in coded["tuple"])
+    return {key: _decode(below) for key, below in coded.get("dict", coded).items()}

@@ -6,7 +6,6 @@ Shapes: N envs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,12 +14,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.envs.action_masks import LegalCheck
+from lightning_ding.envs.action_masks import check_legal, mask_starts
 from lightning_ding.envs.answers import add_note, does_not_fit
 from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
-from lightning_ding.envs.tuple_observations import without_tuples
-from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
+from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs, without_tuples
 
 BoolArray = NDArray[np.bool_]
 
@@ -57,18 +55,20 @@ class Timestep(NamedTuple):
 
         Where an episode ended with same-step autoreset, it is that of the final info.
         """
-        return self._joined(lambda info: _numbers(info, name, len(self.reward)))
+        return self._read(name)[0]
 
     def gives(self, name: str) -> BoolArray:
         """Return whether the info of each env has a number of this name, which may be NaN, shape (N,)."""
-        return self._joined(lambda info: _has_number(info, name, len(self.reward)))
+        return self._read(name)[1]
 
-    def _joined(self, read: Callable[[dict[str, Any]], NDArray[Any]]) -> NDArray[Any]:
-        """Return what ``read`` finds in the info, and where an episode ended with same-step autoreset in its own."""
-        found, final = read(self.info), self.info.get("final_info")
+    def _read(self, name: str) -> tuple[NDArray[np.float64], BoolArray]:
+        """Return the numbers of the info, or where an episode ended with same-step autoreset of its own, and if any."""
+        (found, has), final = _numbers(self.info, name, len(self.reward)), self.info.get("final_info")
         if isinstance(final, dict):
-            found = np.where(self.info.get("_final_info", self.terminated | self.truncated), read(final), found)
-        return found
+            own, has_own = _numbers(final, name, len(self.reward))
+            ended = self.info.get("_final_info", self.terminated | self.truncated)
+            found, has = np.where(ended, own, found), np.where(ended, has_own, has)
+        return found, has
 
     def fault(self, env_id: int) -> str:
         """Return the description of a fault that an env reported in this step."""
@@ -117,7 +117,7 @@ class EnvStepper:
         self._is_float = _has_floats(env.single_observation_space)
         name = getattr(env.unwrapped, "env_name", type(env.unwrapped).__name__)
         self._bounds = BoundsCheck(env.single_observation_space, name)
-        self._legal = LegalCheck(env.single_observation_space, env.single_action_space)
+        self._mask_starts = mask_starts(env.single_observation_space, env.single_action_space)
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
         """Start a new episode in every env, also in paused ones, and return the first observations."""
@@ -129,7 +129,8 @@ class EnvStepper:
         if self._is_lent:
             obs = _own(obs, self.env.single_observation_space)
         self._check_obs(obs, None)
-        self._legal.check(obs, self._none)
+        if self._mask_starts is not None:
+            check_legal(obs, self._mask_starts, self._none)
         self.obs = obs
         return obs
 
@@ -170,15 +171,12 @@ class EnvStepper:
                 obs = self._reset_rows(obs, ended)
         if self._paused is not None:
             faulty = self._abnormal(info, self._paused, ended)  # an env whose process was replaced has been reset
-            from lightning_ding.envs.wrappers import check_paused
-
-            check_paused(self._paused & ~faulty, ended)
+            _check_paused(self._paused & ~faulty, ended)
             valid = valid & ~self._paused
         timestep = Timestep(next_obs, reward, terminated, truncated, info, valid, self._abnormal(info, valid, ended))
         if timestep.abnormal is not self._none:
             timestep, obs = self._end_abnormal(timestep, obs, previous)
         self._check(timestep, obs, action)
-        self._legal.check(obs, self._resetting)
         self.obs = _copy(obs) if obs is timestep.next_obs else obs  # the caller may modify the timestep
         return timestep
 
@@ -206,10 +204,9 @@ class EnvStepper:
             Whether the envs can be paused. Otherwise nothing has changed. This requires a vector env of separate envs
             (``SEPARATE_ENVS``), all of them ``Pausable``.
         """
-        from lightning_ding.envs.wrappers import can_pause
-
         if self._can_pause is None:
-            self._can_pause = can_pause(self.env)
+            envs: Any = self.env.unwrapped
+            self._can_pause = isinstance(envs, SEPARATE_ENVS) and all(envs.call("has_wrapper_attr", "paused"))
         if not self._can_pause:
             return False
         if not np.array_equal(mask, self._none if self._paused is None else self._paused):
@@ -258,7 +255,8 @@ class EnvStepper:
         seed = [self.next_seed[i] if rows[i] else None for i in range(len(rows))]
         fresh = self._reset(seed, {"reset_mask": rows.copy()})
         if not (self._resets_rows or rows.all()):
-            self._resets_rows = _equal_rows(fresh, obs, ~rows)
+            pairs = zip(nested.leaves(fresh), nested.leaves(obs), strict=True)
+            self._resets_rows = all(np.array_equal(first[~rows], second[~rows]) for first, second in pairs)
             if not self._resets_rows:
                 raise RuntimeError(f"{type(self.env).__name__} must reset the envs of options['reset_mask'], reset all")
         return merge_rows(fresh, obs, rows)
@@ -276,6 +274,8 @@ class EnvStepper:
         self._check_obs(timestep.next_obs, action)
         if obs is not timestep.next_obs:  # some are first observations of new episodes
             self._check_obs(obs, None)
+        if self._mask_starts is not None:
+            check_legal(obs, self._mask_starts, self._resetting)
 
     def _check_obs(self, obs: Any, action: Any) -> None:
         if self._bounds.left:
@@ -287,23 +287,23 @@ class EnvStepper:
                 _raise("an observation", leaf, fits_float32(leaf).reshape(len(leaf), -1).all(1), action)
 
 
-def _numbers(info: dict[str, Any], name: str, num_envs: int) -> NDArray[np.float64]:
-    """Return an entry of the info of a vector env as numbers, shape (N,); NaN where there is none."""
+def _numbers(info: dict[str, Any], name: str, num_envs: int) -> tuple[NDArray[np.float64], BoolArray]:
+    """Return an entry of the info of a vector env as numbers, NaN where there is none, and where there is one, (N,)."""
     given = np.asarray(info.get(name))
     is_number = given.size == num_envs and given.dtype.kind in "biufO"
     found = given.reshape(num_envs) if is_number else np.full(num_envs, np.nan)
     if found.dtype == object:
         found = np.array([one if isinstance(one, (bool, int, float, np.number, np.bool_)) else np.nan for one in found])
-    found = found.astype(np.float64)
-    return np.where(info[f"_{name}"], found, np.nan) if f"_{name}" in info else found
+    found, mask = found.astype(np.float64), np.asarray(info.get(f"_{name}", np.ones(num_envs, dtype=bool)))
+    found = np.where(mask, found, np.nan)
+    return found, mask if is_number and given.dtype.kind != "O" else ~np.isnan(found)
 
 
-def _has_number(info: dict[str, Any], name: str, num_envs: int) -> BoolArray:
-    """Return which envs have a number of this name, which may be NaN, shape (N,)."""
-    given = np.asarray(info.get(name))
-    if given.size != num_envs or given.dtype.kind not in "biuf":
-        return ~np.isnan(_numbers(info, name, num_envs))
-    return np.asarray(info.get(f"_{name}", np.ones(num_envs, dtype=bool)))
+def _check_paused(paused: BoolArray, ended: BoolArray) -> None:
+    """Raise ``RuntimeError`` if an env that is paused, shape (N,), ended an episode in this step, shape (N,)."""
+    if (paused & ended).any():
+        env_id = int((paused & ended).argmax())
+        raise RuntimeError(f"env {env_id} ended an episode while it was paused: Pausable must be its outermost wrapper")
 
 
 def _copy(data: Any) -> Any:
@@ -357,11 +357,6 @@ def _final_obs(info: dict[str, Any]) -> Any:
         known = sorted(info)
         raise ValueError(f"info['final_obs'] must hold final observations with same-step autoreset, got only {known}")
     return info["final_obs"]
-
-
-def _equal_rows(one: Any, other: Any, rows: BoolArray) -> bool:
-    pairs = zip(nested.leaves(one), nested.leaves(other), strict=True)
-    return all(np.array_equal(first[rows], second[rows]) for first, second in pairs)
 
 
 def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:

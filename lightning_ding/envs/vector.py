@@ -7,20 +7,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
 from lightning_ding.config import require
 from lightning_ding.envs.action_masks import check_mask_space
 from lightning_ding.envs.checks import EnvMaker, check_not_shared, check_statistics
-from lightning_ding.envs.infos import JoinedInfos
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.state.origins import note_created
-from lightning_ding.envs.sync import _SyncVectorEnv
+from lightning_ding.envs.state.origins import layers_of, note_origins
+from lightning_ding.envs.sync import JoinedInfos, _SyncVectorEnv
 from lightning_ding.registry import import_modules
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def make_vector_env(
         vector.close()
         raise
     if not kind.has_processes:  # which remember it themselves
-        note_created(vector)
-    from lightning_ding.envs.tuple_observations import without_tuples  # imports torch, which env processes do not need
-
+        note_origins(layers_of(vector))
     vector = without_tuples(vector)
     if seed is not None:
         seed_envs(vector, seed)
@@ -169,6 +167,63 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     return env.reset(seed=seeds, options=options)[0]
 
 
+class TuplesAsDicts(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Converts each Tuple in the observations to a dict with the keys "0", "1" and so on.
+
+    Args:
+        env: A vector env; see :func:`without_tuples`.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        from lightning_ding.nested import as_dicts  # imports torch, which env processes do not need
+
+        super().__init__(env)
+        self._as_dicts = as_dicts
+        self.single_observation_space = _as_dict_space(env.single_observation_space)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those where ``options["reset_mask"]`` is true."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._as_dicts(obs), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the envs."""
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        if "final_obs" in info:
+            final_obs = np.full(self.num_envs, None, dtype=object)
+            for row, one in enumerate(info["final_obs"]):
+                final_obs[row] = self._as_dicts(one)
+            info = {**info, "final_obs": final_obs}
+        return self._as_dicts(obs), reward, terminated, truncated, info
+
+    def episode_state(self) -> dict[str, Any]:
+        """Return the state of the running episodes, which is empty; see ``envs.state``."""
+        return {}
+
+    def load_episode_state(self, state: dict[str, Any]) -> None:
+        """Restore the state that ``episode_state`` returned."""
+
+
+def without_tuples(env: VectorEnv) -> VectorEnv:
+    """Return a vector env whose observations contain no tuples: the given one, or a wrapper of it."""
+    return TuplesAsDicts(env) if _has_tuple(env.single_observation_space) else env
+
+
+def _has_tuple(space: gym.spaces.Space[Any]) -> bool:
+    if isinstance(space, gym.spaces.Dict):
+        return any(map(_has_tuple, space.spaces.values()))
+    return isinstance(space, gym.spaces.Tuple)
+
+
+def _as_dict_space(space: gym.spaces.Space[Any]) -> gym.spaces.Space[Any]:
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict({name: _as_dict_space(below) for name, below in space.spaces.items()})
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Dict({str(place): _as_dict_space(below) for place, below in enumerate(space.spaces)})
+    return space
+
+
 class Request(NamedTuple):
     """The envs that a mode makes, from checked arguments of :func:`make_vector_env`."""
 
@@ -197,23 +252,18 @@ def _make_sync(request: Request) -> VectorEnv:
 def _make_async(request: Request) -> VectorEnv:
     from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 
-    makers = request.makers(EnvMaker(_sendable(request.env), request.wrappers, request.kwargs, request.modules))
+    env: Any = request.env
+    if isinstance(env, str):  # an id becomes a spec, which works without this process's registry and script
+        env = gym.spec(env)
+        if isinstance(env.entry_point, str) and env.entry_point.startswith("__main__:"):
+            env = replace(env, entry_point=load_env_creator(env.entry_point))
+    makers = request.makers(EnvMaker(env, request.wrappers, request.kwargs, request.modules))
     try:
         return ProcessVectorEnv(makers, request.autoreset_mode, **request.failures)
     except EnvProcessError as error:
         if error.refusal is None:
             raise
         raise error.refusal from None  # as without processes: the remote traceback only shows the check
-
-
-def _sendable(env: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
-    """Return a spec or callable that works in a process without this one's registry and script."""
-    if not isinstance(env, str):
-        return env
-    spec = gym.spec(env)
-    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
-        return replace(spec, entry_point=cast(Any, load_env_creator(spec.entry_point)))
-    return spec
 
 
 def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
@@ -232,7 +282,9 @@ def _make_native(request: Request) -> VectorEnv:
         require(gym.spec(env).vector_entry_point is not None, "mode", allowed, "native")
         vector: Any = gym.make_vec(env, request.num_envs, vectorization_mode="vector_entry_point", **request.kwargs)
     else:
-        vector = env(**({"num_envs": request.num_envs} if _takes_number(env) else {}) | request.kwargs)
+        is_given = isinstance(env, functools.partial) and "num_envs" in env.keywords
+        takes_number = not is_given and "num_envs" in inspect.signature(env).parameters
+        vector = env(**({"num_envs": request.num_envs} if takes_number else {}) | request.kwargs)
     for wrapper in request.wrappers:
         vector = wrapper(vector)
     if not isinstance(vector, VectorEnv):
@@ -242,12 +294,6 @@ def _make_native(request: Request) -> VectorEnv:
         allowed = f"{vector.num_envs}, for training and evaluation, because env_id creates that many envs"
         require(False, "num_envs", allowed, request.num_envs)
     return vector
-
-
-def _takes_number(make: Callable[..., Any]) -> bool:
-    """Return whether a function that creates a vector env has an argument ``num_envs`` that is not yet given."""
-    is_given = isinstance(make, functools.partial) and "num_envs" in make.keywords
-    return not is_given and "num_envs" in inspect.signature(make).parameters
 
 
 @runtime_checkable

@@ -7,14 +7,10 @@ import os
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 
 from lightning_ding.config import require
 from lightning_ding.envs.answers import is_of_env, observation_check, reset_values, step_values
 from lightning_ding.envs.checks import check_finite
-from lightning_ding.envs.vector import SEPARATE_ENVS
 
 Info = dict[str, Any]
 
@@ -136,19 +132,6 @@ class Pausable(gym.Wrapper[Any, Any, Any, Any]):
             return self._obs, 0.0, False, False, {"paused": True}
         self._obs, reward, terminated, truncated, info = self.env.step(action)
         return self._obs, reward, terminated, truncated, info
-
-
-def can_pause(env: VectorEnv) -> bool:
-    """Return whether all envs of a vector env are ``Pausable``."""
-    envs: Any = env.unwrapped
-    return isinstance(envs, SEPARATE_ENVS) and all(envs.call("has_wrapper_attr", "paused"))
-
-
-def check_paused(paused: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
-    """Raise ``RuntimeError`` if an env that is paused, shape (N,), ended an episode in this step, shape (N,)."""
-    if (paused & ended).any():
-        env_id = int((paused & ended).argmax())
-        raise RuntimeError(f"env {env_id} ended an episode while it was paused: Pausable must be its outermost wrapper")
 
 
 def record_videos(env: gym.Env[Any, Any], folder: str) -> gym.Env[Any, Any]:

@@ -35,21 +35,15 @@ def also_named(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not others.keys().isdisjoint(kwargs):
-                _rename(kwargs, others, function.__name__)
+            for other in () if others.keys().isdisjoint(kwargs) else others.keys() & kwargs.keys():
+                if others[other] in kwargs:
+                    raise TypeError(f"{function.__name__}() got {others[other]} twice, also as {other}")
+                kwargs[others[other]] = kwargs.pop(other)
             return function(*args, **kwargs)
 
         return call
 
     return decorate
-
-
-def _rename(kwargs: dict[str, Any], others: Mapping[str, str], function: str) -> None:
-    """Give keyword arguments their own names; ``others`` maps further names to them."""
-    for other in others.keys() & kwargs.keys():
-        if others[other] in kwargs:
-            raise TypeError(f"{function}() got {others[other]} twice, also as {other}")
-        kwargs[others[other]] = kwargs.pop(other)
 
 
 def check_amount(name: str, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Statistics of episodes: quotas, counters and returns, faults of the envs, and reports.
+"""What workers count of episodes: quotas, returns, faults, and numbers in the infos of the envs.
 
 Shapes: N envs, E episodes.
 """
@@ -6,15 +6,15 @@ Shapes: N envs, E episodes.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.worker.log import WorkerLog
+from lightning_ding.envs import Timestep
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,20 @@ LOGGED_FAULTS = 10
 """Faults of a worker that are logged one by one; later ones each time that their number is a multiple of 100."""
 SUCCESS_RATE = "success_rate"
 """Name of the metric of ``info["is_success"]``, which is logged for each env that gives it."""
+Statistic = Literal["last", "mean", "sum", "max"]
+STATISTICS: tuple[str, ...] = get_args(Statistic)
+InfoKeys = Mapping[str, Statistic] | Sequence[str] | str
+"""Names of numbers in the info of an env, or a mapping from names to statistics over the steps of an episode."""
+
+SUCCESS = "is_success"
+TAKEN = ("return_mean", "return_std", "return_min", "return_max", "length_mean", SUCCESS_RATE, "eps", "dropped_episode")
+"""Names of other metrics of collecting and evaluating."""
+PATIENCE = 10
+"""Episodes after which a number that none of them gave is taken for a mistake."""
+INTERNAL = {"final_obs", "final_info", "abnormal", "fault"}
+"""Entries of a vector env's info that are no values of an env."""
 SAVED = {
-    "env_step": "_envstep",
+    "envstep": "_envstep",
     "sample": "sample",
     "episode": "_episode",
     "dropped_episode": "dropped_episode",
@@ -64,27 +76,30 @@ def share_out(n_episode: int, num_envs: int, turn: int = 0) -> NDArray[np.int64]
 
 
 class EpisodeStatistics:
-    """Counters of a collector, and the returns and lengths of the episodes that ended.
+    """Counters of a collector, on its own rank, and the returns and lengths of the episodes that ended.
 
     Example:
         >>> statistics = EpisodeStatistics()
-        >>> statistics.new_ids(2).tolist()
+        >>> statistics.new_episode_ids(2).tolist()
         [0, 1]
-        >>> statistics.add([1.0, 3.0], [4, 6])
+        >>> statistics.add_episodes([1.0, 3.0], [4, 6])
         >>> statistics.episode, statistics.pop_episodes(), statistics.pop_episodes()
         (2, ([1.0, 3.0], [4, 6]), ([], []))
     """
 
     keeps_records = False
     """Whether ``records`` is filled."""
+    info_keys: Mapping[str, Statistic] = MappingProxyType({})
+    """Numbers in the info that :meth:`pop_infos` returns, with their statistics; a change counts from the next
+    ``reset_env``. Collectors of several players return none."""
 
     def __init__(self) -> None:
-        self.clear()
+        self.clear_counters()
 
-    def clear(self) -> None:
+    def clear_counters(self) -> None:
         """Set all counters to zero and remove the episodes."""
-        self.env_step = 0
-        """Environment steps."""
+        self.envstep = 0
+        """Environment steps; a resumed run sets them."""
         self.sample = 0
         """Transitions that were returned."""
         self.episode = 0
@@ -94,23 +109,26 @@ class EpisodeStatistics:
         self.next_episode_id = 0
         """Identifier of the next episode that begins."""
         self.returns: list[float] = []
-        """Returns of the episodes since the last :meth:`pop_episodes`."""
+        """Returns of the episodes since the last :meth:`pop_episodes`; of several players those of the first one."""
         self.lengths: list[int] = []
         """Env steps of these episodes."""
         self.dropped_ids: list[int] = []
-        """Identifiers of the dropped episodes since the last :meth:`pop_dropped_ids`."""
+        """Identifiers of the dropped episodes since the last :meth:`pop_dropped_episodes`."""
         self.infos: dict[str, tuple[float, int]] = {}
         """Sum of each number of the infos, and number of episodes that had it, since the last :meth:`pop_infos`."""
         self.records: list[tuple[float, ...]] = []
-        """Env step of the end, return, length and numbers of the infos of the episodes since the last
-        :meth:`pop_records`; empty unless ``keeps_records`` is set."""
+        """Records of the episodes since the last :meth:`pop_records`; empty unless ``keeps_records`` is set."""
 
-    def new_ids(self, amount: int) -> NDArray[np.int64]:
+    def new_episode_ids(self, amount: int) -> NDArray[np.int64]:
         """Return identifiers for a number of episodes that begin."""
         self.next_episode_id += amount
         return np.arange(self.next_episode_id - amount, self.next_episode_id)
 
-    def add(
+    def skip_episode_ids(self, first: int) -> None:
+        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
+        self.next_episode_id = max(first, self.next_episode_id)
+
+    def add_episodes(
         self,
         returns: Sequence[float],
         lengths: Sequence[int],
@@ -134,39 +152,41 @@ class EpisodeStatistics:
                 self.infos[name] = total + float(known.sum()), count + len(known)
             if self.keeps_records:
                 columns = [values.tolist() for values in (infos or {}).values()]
-                self.records += zip([self.env_step] * len(returns), returns, lengths, *columns, strict=True)
-
-    def drop(self, ids: Sequence[int]) -> None:
-        """Count episodes that a fault ended, by their identifiers."""
-        self.dropped_episode += len(ids)
-        self.dropped_ids += ids
+                self.records += zip([self.envstep] * len(returns), returns, lengths, *columns, strict=True)
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that ended since the last call."""
+        """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
         episodes, self.returns, self.lengths = (self.returns, self.lengths), [], []
         return episodes
 
     def pop_infos(self) -> dict[str, tuple[float, int]]:
-        """Return the sum of each number of the infos since the last call, and the number of episodes that had it."""
-        found, self.infos = self.infos, {}
-        return found
+        """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
+        found, self.infos = self.infos, {}  # of a resumed run, maybe with names that it had before
+        return {name: found.get(name, (0.0, 0)) for name in (SUCCESS_RATE, *self.info_keys)}
+
+    def keep_records(self) -> None:
+        """Keep a record of each episode that ends from now on, for :meth:`pop_records`."""
+        self.keeps_records = True
 
     def pop_records(self) -> list[tuple[float, ...]]:
-        """Return the ``records`` of the episodes that ended since the last call."""
+        """Return ``envstep`` at its end, return, length and numbers of the infos of each episode since the last call.
+
+        The numbers are in the order of :meth:`pop_infos`.
+        """
         found, self.records = self.records, []
         return found
 
-    def pop_dropped_ids(self) -> list[int]:
-        """Return the identifiers of the episodes that were dropped since the last call."""
+    def pop_dropped_episodes(self) -> list[int]:
+        """Return the ``episode_id`` of the episodes that were dropped after an env fault since the last call."""
         dropped, self.dropped_ids = self.dropped_ids, []
         return dropped
 
-    def state_dict(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, Any]:
         """Return all counters and episodes."""
         return {saved: getattr(self, name) for name, saved in SAVED.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that ``state_dict`` returned."""
+    def load_counters(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`counters` returned."""
         for name, saved in SAVED.items():
             setattr(self, name, state.get(saved, {}) if name == "infos" else state[saved])  # older ones lack them
 
@@ -216,99 +236,6 @@ class FaultCounter:
                 logger.warning(what, env_id, self._handled, fault_of(env_id))
 
 
-class CollectReport:
-    """Sums up what a collector did and writes it to a log at intervals, when the collector is used without a Trainer.
-
-    All values but the totals are those of one interval: from the last report to this one. Nothing is summed up while
-    the log has no reader.
-
-    Args:
-        log: The log to write to.
-        freq: Updates between two reports, >= 1. A report also waits until an episode has ended.
-        statistics: Counters and episodes of the collector.
-
-    Example:
-        >>> statistics = EpisodeStatistics()
-        >>> report = CollectReport(WorkerLog(), 100, statistics)
-        >>> report.begin()
-        >>> statistics.add([1.0, 3.0], [4, 6])
-        >>> report.finish(train_iter=7)
-    """
-
-    def __init__(self, log: WorkerLog, freq: int, statistics: EpisodeStatistics) -> None:
-        self._log = log
-        self._freq = freq
-        self._statistics = statistics
-        self.reset()
-
-    def reset(self) -> None:
-        """Reset all sums; the next report is due after ``freq`` updates from zero."""
-        self._last_train_iter = 0
-        self._mark: tuple[float, int, int, int] | None = None
-        self._begin_interval()
-
-    def _begin_interval(self) -> None:
-        self._seconds = 0.0
-        self._env_step = 0
-        self._sample = 0
-        self._lengths: list[int] = []
-        self._returns: dict[str, list[float]] = {}
-
-    def begin(self, is_recorded: bool = True) -> None:
-        """Note the time and the counters at the beginning of a call of ``collect``.
-
-        Args:
-            is_recorded: Whether the call counts in reports.
-        """
-        counted, is_on = self._statistics, is_recorded and self._log.has_reader
-        self._mark = (time.perf_counter(), counted.env_step, counted.sample, len(counted.returns)) if is_on else None
-
-    def finish(self, train_iter: int, returns: Mapping[str, Sequence[float]] | None = None) -> None:
-        """Add the work of the collector since :meth:`begin`, and write a report if one is due.
-
-        Args:
-            train_iter: Updates so far.
-            returns: Returns by name of the episodes that ended, one name for each player; None means those of the
-                statistics.
-        """
-        if self._mark is None:
-            return
-        (began, env_step, sample, episodes), counted = self._mark, self._statistics
-        self._seconds += time.perf_counter() - began
-        self._env_step += counted.env_step - env_step
-        self._sample += counted.sample - sample
-        self._lengths += counted.lengths[episodes:]
-        for name, values in ({"return": counted.returns[episodes:]} if returns is None else returns).items():
-            self._returns.setdefault(name, []).extend(values)
-        if train_iter - self._last_train_iter >= self._freq and self._lengths:
-            self._log.write(self._values(), train_iter, counted.env_step)
-            self._last_train_iter = train_iter
-            self._begin_interval()
-
-    def _values(self) -> dict[str, float]:
-        """Return the numbers of the interval, in which at least one episode ended, and the totals; times in seconds."""
-        counted, episodes, seconds = self._statistics, len(self._lengths), max(self._seconds, 1e-9)
-        values = {
-            "episode_count": float(episodes),
-            "envstep_count": float(self._env_step),
-            "train_sample_count": float(self._sample),
-            "collect_time": self._seconds,
-            "avg_envstep_per_episode": float(np.mean(self._lengths)),
-            "avg_time_per_episode": self._seconds / episodes,
-            "avg_envstep_per_sec": self._env_step / seconds,
-            "avg_train_sample_per_sec": self._sample / seconds,
-            "avg_episode_per_sec": episodes / seconds,
-        }
-        for name, returns in self._returns.items():
-            values |= summary(returns, name)
-        return values | {
-            "total_envstep_count": float(counted.env_step),
-            "total_train_sample_count": float(counted.sample),
-            "total_episode_count": float(counted.episode),
-            "total_dropped_episode_count": float(counted.dropped_episode),
-        }
-
-
 def known_mean(values: NDArray[np.float64]) -> float:
     """Return the mean of the values that are not NaN; NaN if there are none.
 
@@ -342,3 +269,147 @@ def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return"
     """
     numbers = {"mean": np.mean(returns), "std": np.std(returns), "min": np.min(returns), "max": np.max(returns)}
     return {f"{name}_{kind}": float(value) for kind, value in numbers.items()}
+
+
+def info_statistics(info_keys: InfoKeys) -> dict[str, Statistic]:
+    """Return the statistic of each name; ``last`` for names without one.
+
+    Raises:
+        ValueError: If a name is empty or that of another metric, or there is no such statistic.
+
+    Example:
+        >>> info_statistics(["laps"]), info_statistics({"cost": "sum"})
+        ({'laps': 'last'}, {'cost': 'sum'})
+    """
+    names = [info_keys] if isinstance(info_keys, str) else info_keys
+    found: dict[str, Any] = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, "last")
+    for name, statistic in found.items():
+        is_text = isinstance(name, str) and bool(name) and name[0] not in "{["  # a mapping that could not be read
+        allowed = (
+            f"names in the info of the env, other than {', '.join(TAKEN)}, or a mapping from names to {STATISTICS}"
+        )
+        require(is_text and name not in TAKEN, "info_keys", allowed, name)
+        require(statistic in STATISTICS, f"info_keys[{name!r}]", f"one of {STATISTICS}", statistic)
+    return found
+
+
+class InfoCheck:
+    """Find out whether an env gives the numbers that are asked for. The workers of a run on a rank share one."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        """Names that a step has given a number for, which may be NaN."""
+        self._warned: set[str] = set()
+        self._episodes = 0
+
+    def end(self, timestep: Timestep, episodes: int, lacking: set[str]) -> None:
+        """Count episodes that ended in a step without a fault.
+
+        Args:
+            timestep: The step.
+            episodes: Number of these episodes.
+            lacking: Names for which one of them has no number.
+
+        Raises:
+            ValueError: If no step of the first ``PATIENCE`` episodes gave one of these numbers.
+        """
+        self._episodes += episodes
+        for name in sorted(lacking - self._warned):
+            self._warned.add(name)
+            logger.warning(
+                "an episode ended without info[%r], one of info_keys: means leave such episodes out; the info of its "
+                "last step has %s", name, _names(timestep),
+            )  # fmt: skip
+        never = sorted(lacking - self.seen)
+        if never and self._episodes >= PATIENCE:
+            _refuse(never[0], timestep)
+
+
+class EpisodeInfos:
+    """Add up numbers in the info of N envs, and return one for each name when an episode ends.
+
+    ``last`` is the number that the last step of an episode gives; ``mean``, ``sum`` and ``max`` are over those of its
+    steps that give one. An episode without such a number has NaN. The info of a reset does not count.
+
+    Args:
+        statistics: Statistic of each name.
+        num_envs: Number of envs N.
+        check: The check that the env gives these numbers.
+    """
+
+    def __init__(self, statistics: Mapping[str, Statistic], num_envs: int, check: InfoCheck) -> None:
+        self.statistics = dict(statistics)
+        over_steps = [name for name, statistic in self.statistics.items() if statistic != "last"]
+        self._totals = {name: np.full(num_envs, np.nan) for name in over_steps}  # sums, or maxima
+        self._counts = {name: np.zeros(num_envs, dtype=np.int64) for name in over_steps}
+        self._check = check
+
+    def add(self, timestep: Timestep) -> None:
+        """Add the numbers of a step."""
+        unseen = self.statistics.keys() - self._check.seen
+        self._check.seen |= {name for name in unseen if timestep.gives(name).any()}
+        for name, total in self._totals.items():
+            given = timestep.number(name)
+            has_one = timestep.valid & ~np.isnan(given)
+            join = np.fmax if self.statistics[name] == "max" else np.add
+            known = np.where(np.isnan(total), given, join(total, given))
+            self._totals[name] = np.where(has_one, known, total)
+            self._counts[name] += has_one
+
+    def take(self, timestep: Timestep, ended: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
+        """Return the numbers of the episodes that ended in the step that was added last, and forget them.
+
+        Args:
+            timestep: The step.
+            ended: Whether the episode of each env ended, shape (N,).
+
+        Returns:
+            Arrays of shape (N,) by name, that of ``info["is_success"]`` first, as ``success_rate``. They mean something
+            only where ``ended`` is true.
+
+        Raises:
+            ValueError: If none of the first ``PATIENCE`` episodes gave a number that is asked for.
+        """
+        whole, found = ended & ~timestep.abnormal, {SUCCESS_RATE: timestep.number(SUCCESS)}
+        lacking = {name for name in self.statistics if name not in self._check.seen and whole.any()}
+        for name, statistic in self.statistics.items():
+            if statistic == "last":
+                found[name] = timestep.number(name)
+                lacking |= {name} if (whole & ~timestep.gives(name)).any() else set()
+                continue
+            total, count = self._totals[name], self._counts[name]
+            found[name] = total / np.maximum(count, 1) if statistic == "mean" else total.copy()
+            total[ended], count[ended] = np.nan, 0
+        if lacking:
+            self._check.end(timestep, int(whole.sum()), lacking)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was added up in the unfinished episodes."""
+        return {"statistics": self.statistics, "totals": self._totals, "counts": self._counts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, for the names that have the same statistic."""
+        for name in self._totals:
+            if state["statistics"].get(name) == self.statistics[name]:
+                self._totals[name], self._counts[name] = state["totals"][name], state["counts"][name]
+
+
+def _infos(timestep: Timestep) -> list[dict[str, Any]]:
+    return [info for info in (timestep.info.get("final_info"), timestep.info) if isinstance(info, dict)]
+
+
+def _names(timestep: Timestep) -> list[str]:
+    """Return the names in the infos of a step."""
+    return sorted({name for info in _infos(timestep) for name in info if not name.startswith("_")} - INTERNAL)
+
+
+def _refuse(name: str, timestep: Timestep) -> None:
+    """Raise for a name that no step has given a number for."""
+    given = next((info[name] for info in _infos(timestep) if name in info), None)
+    if given is not None:
+        raise ValueError(f"info_keys must be names of numbers, but info[{name!r}] of the env is {given[0]!r}")
+    raise ValueError(
+        f"info_keys must be names of numbers in the info of the env, one of {_names(timestep)}, got {name!r}, which "
+        f"none of the first {PATIENCE} episodes gave; an env may give NaN where an episode has no such number"
+    )

@@ -303,7 +303,7 @@ def test_env_that_cannot_give_its_state_begins_a_new_episode_and_says_so(
     assert caplog.text.count("the checkpoints of this run will not contain the state of its envs") == 1
     assert caplog.text.count("CartPole-v1: Opaque.engine is a builtins.object") == 1
     caplog.clear()
-    exploration, begun = first.rng.bit_generator.state, before.collector._statistics.next_episode_id
+    exploration, begun = first.rng.bit_generator.state, before.collector.next_episode_id
     kept = before.buffer.state_dict()
     _, after, start = fit(400, tmp_path / "last.ckpt")
     assert caplog.text.count("the envs start new episodes, because their state is not in the checkpoint") == 1

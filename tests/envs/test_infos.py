@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from lightning_ding.envs import ProcessVectorEnv, infos
+from lightning_ding.envs import ProcessVectorEnv, sync
 from lightning_ding.envs.sync import _SyncVectorEnv
 from tests.envs.attacking import InfoEnv
 
@@ -95,7 +95,7 @@ def test_values_are_compared_with_types_that_are_known_to_fit(envs: VectorEnv, m
     def find_out(*_: Any) -> None:
         raise AssertionError("types that were joined before are looked at in detail")
 
-    monkeypatch.setattr(infos, "_wider", find_out)
+    monkeypatch.setattr(sync, "_wider", find_out)
     assert infos_of(envs, *good)["a"].tolist() == [0, 1, 2]
 
 

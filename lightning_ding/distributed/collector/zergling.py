@@ -12,7 +12,7 @@ from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
-from lightning_ding.worker.episode_infos import info_statistics
+from lightning_ding.worker.episodes import info_statistics
 
 
 @PARALLEL_COLLECTOR_REGISTRY.register("zergling")

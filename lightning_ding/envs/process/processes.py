@@ -18,7 +18,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from lightning_ding.envs.layout import layout_of
+from lightning_ding.envs.answers import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess, Limits, gather
 from lightning_ding.envs.process.errors import EnvProcessError
 from lightning_ding.envs.process.shared_memory import SharedArrays
@@ -71,7 +71,9 @@ class EnvProcesses:
         self.all: list[EnvProcess] = []
         """The processes in the order of their envs."""
         if context == "forkserver":
-            _preload(self._context)
+            if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:  # not chosen by the user
+                self._context.set_forkserver_preload(PRELOADED)
+            _owner[:] = [os.getpid()]
 
     def start(self) -> EnvDescription:
         """Start all processes, create the envs, and return the description of the first env.
@@ -83,7 +85,12 @@ class EnvProcesses:
         try:
             _raise(self._make(range(len(self._groups)), ANYTHING))
             descriptions: list[EnvDescription] = [one for process in self.all for one in process.answer.fn]
-            _check_spaces(descriptions)
+            for what, place in (("observation", 0), ("action", 1)):
+                first = descriptions[0][place]
+                for env_id, one in enumerate(descriptions):
+                    if one[place] != first:
+                        found = f"got {first} of env 0 and {one[place]} of env {env_id}"
+                        raise EnvProcessError(f"all envs must have the same {what} space, {found}", (env_id,))
             self._shape = (layout_of(descriptions[0][0]), layout_of(descriptions[0][1]))
             self._share(self.all)
             _raise(self.gather(self.all, (self._timeout, None), ANYTHING))
@@ -203,22 +210,6 @@ def _pickle_makers(makers: Sequence[Callable[[], Any]], group: range, mode: Auto
             f"{type(error).__name__}: {error}",
             group,
         ) from error
-
-
-def _check_spaces(descriptions: Sequence[EnvDescription]) -> None:
-    for what, place in (("observation", 0), ("action", 1)):
-        first = descriptions[0][place]
-        for env_id, one in enumerate(descriptions):
-            if one[place] != first:
-                found = f"got {first} of env 0 and {one[place]} of env {env_id}"
-                raise EnvProcessError(f"all envs must have the same {what} space, {found}", (env_id,))
-
-
-def _preload(context: BaseContext) -> None:
-    """Make a new fork server import this package first, unless the user has chosen its imports."""
-    if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
-        context.set_forkserver_preload(PRELOADED)
-    _owner[:] = [os.getpid()]
 
 
 def end_fork_server() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_ding.envs.layout import Layout
+from lightning_ding.envs.answers import Layout
 
 ALIGNMENT = 64  # bytes; a cache line
 STEPPING, RESETTING = 1, 2

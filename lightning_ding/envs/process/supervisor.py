@@ -150,7 +150,10 @@ class ProcessSupervisor:
                 time either: each further attempt would wait as long.
         """
         while failed:
-            self._handle_faults(failed)
+            ids = [env_id for process in failed for env_id in process.env_ids]
+            if not self._restarts or not self.faults.add(ids):
+                self._raise(failed)
+            log.warning("%s\nthe processes of the envs %s are replaced", error_of(failed, self._details(failed)), ids)
             fresh = self._processes.replace(failed, self.faults.seeds())
             asked = [process for process in fresh if process.failure is None and _chosen_in(process, chosen)]
             self._reset(asked, chosen, self._no_seeds, options)
@@ -168,12 +171,6 @@ class ProcessSupervisor:
                 numbers = [env_id - process.env_ids.start for env_id in ids]
                 process.ask("reset()", ("reset", numbers, [seeds[env_id] for env_id in ids], options))
         return self._processes.gather(asked, self._limits, self._give_up_on)
-
-    def _handle_faults(self, failed: Sequence[EnvProcess]) -> None:
-        ids = [env_id for process in failed for env_id in process.env_ids]
-        if not self._restarts or not self.faults.add(ids):
-            self._raise(failed)
-        log.warning("%s\nthe processes of the envs %s are replaced", error_of(failed, self._details(failed)), ids)
 
     def _raise(self, failed: Sequence[EnvProcess], reason: str | None = None) -> None:
         """Raise the failures, and end all processes if a process is lost and not replaced, for the given reason."""

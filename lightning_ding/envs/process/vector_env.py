@@ -8,25 +8,25 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.infos import JoinedInfos, seeds_of, without_mask
-from lightning_ding.envs.layout import layout_of
+from lightning_ding.envs.answers import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess
 from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.envs.process.lifeline import close_at_exit
 from lightning_ding.envs.process.processes import EnvProcesses
-from lightning_ding.envs.process.results import Observations, outcomes, put_actions
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
 from lightning_ding.envs.state.codec import from_plain, to_plain
+from lightning_ding.envs.sync import JoinedInfos, seeds_of, without_mask
 from lightning_ding.utils.posix import require_posix
 
 Info = dict[str, Any]
@@ -155,8 +155,19 @@ class ProcessVectorEnv(JoinedInfos):
     def step(self, actions: Any) -> Step:
         """Step all envs."""
         self._check_running()
-        self._check_steppable()
-        failed = self._supervisor.step(actions, self._request(actions), (self._step_timeout, self._reset_timeout))
+        if not self._is_reset:
+            raise ResetNeeded("call reset() before step()")
+        if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
+            ended = np.flatnonzero(self._ended).tolist()
+            raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
+        rows, layout = None, self._actions
+        leaves = None if layout is None else layout.split_exact(actions, self.num_envs)
+        if leaves is None:  # they do not fit into the shared memory
+            rows = list(iterate(self.action_space, actions))
+            require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))
+        else:
+            put_actions(self._processes.all, leaves)
+        failed = self._supervisor.step(actions, rows, (self._step_timeout, self._reset_timeout))
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
         faults = self._observations.fault_infos(failed, same_step)
         if failed:
@@ -266,16 +277,6 @@ class ProcessVectorEnv(JoinedInfos):
         self._processes.settings.pop(operation, None)
         self._processes.settings[operation] = requests
 
-    def _request(self, actions: Any) -> list[Any] | None:
-        """Write actions into the shared memory, or return them env by env if they do not fit there."""
-        leaves = None if self._actions is None else self._actions.split_exact(actions, self.num_envs)
-        if leaves is None:
-            rows = list(iterate(self.action_space, actions))
-            require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))
-            return rows
-        put_actions(self._processes.all, leaves)
-        return None
-
     def _infos(self, processes: Sequence[EnvProcess], faults: dict[int, Info]) -> Info:
         infos: Info = {}
         for env_id, info in faults.items():
@@ -292,13 +293,6 @@ class ProcessVectorEnv(JoinedInfos):
         if self.closed or self._processes.is_closed:
             raise ClosedEnvironmentError(f"{self} is closed, or was ended because a process failed")
         self._supervisor.finish_pending()
-
-    def _check_steppable(self) -> None:
-        if not self._is_reset:
-            raise ResetNeeded("call reset() before step()")
-        if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
-            ended = np.flatnonzero(self._ended).tolist()
-            raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
 
 
 def start_method(name: str | None) -> str:
@@ -323,3 +317,84 @@ def check_arguments(
             require(seconds is not None and seconds > 0, name, "> 0", seconds)
         else:
             require(seconds is None or seconds > 0, name, "> 0 or None", seconds)
+
+
+class Observations:
+    """The last valid observations of N envs, from the observation space of one env."""
+
+    def __init__(self, space: Any, num_envs: int) -> None:
+        self._space = space
+        self._layout = layout_of(space)
+        self._batch: Any = create_empty_array(space, n=num_envs)
+        self._leaves: list[NDArray[Any]] = [] if self._layout is None else self._layout.split(self._batch)
+        self._items: list[Any] = [None] * num_envs
+
+    def take(self, processes: Sequence[EnvProcess]) -> None:
+        """Copy the observations of all envs of the given processes."""
+        for process in processes:
+            self._take(process, process.rows)
+
+    def take_some(self, processes: Sequence[EnvProcess], env_ids: Sequence[int]) -> None:
+        """Copy the observations of the given envs, which are in the given processes."""
+        for process in processes:
+            for env_id in env_ids:
+                if env_id in process.env_ids:
+                    self._take(process, slice(env_id, env_id + 1))
+
+    def batch(self, is_copy: bool) -> Any:
+        """Return the observations of all envs, as a copy or as the memory that the next step overwrites."""
+        if self._layout is None:
+            self._batch = concatenate(self._space, self._items, self._batch)
+        return deepcopy(self._batch) if is_copy else self._batch
+
+    def of(self, env_id: int) -> Any:
+        """Return a copy of the observation of one env."""
+        if self._layout is None:
+            return deepcopy(self._items[env_id])
+        return self._layout.join([leaf[env_id].copy() for leaf in self._leaves])
+
+    def state(self) -> Any:
+        """Return a copy of all observations."""
+        return deepcopy(self._items if self._layout is None else self._batch)
+
+    def load(self, state: Any) -> None:
+        """Restore what ``state`` returned."""
+        if self._layout is None:
+            self._items = list(state)
+            return
+        for leaf, saved in zip(self._leaves, self._layout.split(state), strict=True):
+            leaf[...] = saved
+
+    def fault_infos(self, failed: Sequence[EnvProcess], are_final: bool) -> dict[int, dict[str, Any]]:
+        """Return by env the info of a fault that ends its episode, as ``final_info`` if ``are_final``."""
+        faults: dict[int, dict[str, Any]] = {}
+        for process in failed:
+            for env_id in process.env_ids:
+                fault = {"abnormal": True, "fault": process.failure.fault_of(env_id) if process.failure else ""}
+                final = {"final_obs": self.of(env_id), "final_info": fault}
+                faults[env_id] = final if are_final else fault
+        return faults
+
+    def _take(self, process: EnvProcess, rows: slice) -> None:
+        assert process.block is not None
+        first = process.env_ids.start
+        for leaf, column in zip(self._leaves, process.block.obs, strict=True):
+            leaf[rows] = column[rows.start - first : rows.stop - first]
+        if self._layout is None:
+            for number, obs, _, _ in process.answer:
+                self._items[first + number] = obs
+
+
+def put_actions(processes: Sequence[EnvProcess], leaves: Sequence[NDArray[Any]]) -> None:
+    """Write the leaves of actions, each with leading axis N, into the memory shared with the processes."""
+    for process in processes:
+        for column, leaf in zip(process.block.action if process.block else [], leaves, strict=False):
+            column[...] = leaf[process.rows]
+
+
+def outcomes(processes: Sequence[EnvProcess]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return ``reward``, ``terminated`` and ``truncated`` of the last step, each of shape (N,)."""
+    blocks = [process.block for process in processes if process.block is not None]
+    reward = np.concatenate([block.reward for block in blocks])
+    terminated = np.concatenate([block.terminated for block in blocks])
+    return reward, terminated, np.concatenate([block.truncated for block in blocks])

@@ -24,8 +24,11 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from lightning_ding.envs.answers import (
     BrokenEnvError,
+    Layout,
+    call_method,
     has_indices,
     is_of_env,
+    layout_of,
     name_of,
     named_error,
     observation_check,
@@ -33,14 +36,12 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
-from lightning_ding.envs.infos import call_method
-from lightning_ding.envs.layout import Layout, layout_of
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
 from lightning_ding.envs.state.memo import NotPlainError
-from lightning_ding.envs.state.origins import note_separate
+from lightning_ding.envs.state.origins import chain, note_origins
 from lightning_ding.envs.state.state import load_separate_state, separate_state
 from lightning_ding.envs.state.surroundings import load_generators, read_generators, seed_generators
 
@@ -110,7 +111,7 @@ class EnvWorker:
         for number, function in enumerate(self._makers):
             self._position[0] = number
             self._envs.append(function())
-        note_separate(self._envs)
+        note_origins(layer for env in self._envs for layer in chain(env))
         self._ended, self._fallback_seeds = [False] * len(self._envs), [None] * len(self._envs)
         self._steps = [0] * len(self._envs)
         space = self._envs[0].observation_space

@@ -15,16 +15,6 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 from lightning_ding.envs.state.variables import Variables, attributes
 
 
-def note_created(env: VectorEnv) -> None:
-    """Remember what the envs in a new vector env share with others; see ``note_origins``."""
-    note_origins(layers_of(env))
-
-
-def note_separate(envs: Sequence[Any]) -> None:
-    """Do the same as ``note_created`` for envs that are in no vector env."""
-    note_origins([layer for one in envs for layer in chain(one)])
-
-
 class Origin:
     """The variables of a class of envs or wrappers when one of them was first created in this process.
 

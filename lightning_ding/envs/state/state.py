@@ -9,15 +9,20 @@ random number generator. Otherwise its attributes are read and set, and with the
 
 from __future__ import annotations
 
+import functools
+import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
+from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.state.codec import from_plain, to_plain
-from lightning_ding.envs.state.fingerprint import check_fingerprints, describe, env_fingerprints
 from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
 from lightning_ding.envs.state.origins import chain, envs_in, has_state_dict, layers_of
 from lightning_ding.envs.state.surroundings import (
@@ -28,6 +33,12 @@ from lightning_ding.envs.state.surroundings import (
 from lightning_ding.envs.state.variables import attributes
 
 State = dict[str, Any]
+Fingerprint = list[dict[str, str]]
+RENDER_ARGUMENTS = frozenset({"render_mode"})
+"""Arguments that change only the rendering of an env."""
+DEPTH = 10
+MODULE = re.compile(r"\blightning_ding\.(?:\w+\.)+(?=\w)")
+"""The module of a class or function of this package, which may differ from that in a saved state."""
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
 NOT_READ = frozenset(
     {"env_fns", "envs", "_check", "_converts"}
@@ -52,7 +63,10 @@ def env_state(env: VectorEnv) -> State:
     envs = envs_in(core)
     layers = layers_of(env)
     memo = Memo(layers)
-    state: State = {"made": env_fingerprints([env, *envs]), "surroundings": read_surroundings(layers, memo)}
+    state: State = {
+        "made": [_fingerprint(one) for one in (env, *envs)],
+        "surroundings": read_surroundings(layers, memo),
+    }
     state["envs"] = _read_all(envs, name, memo)
     is_sync = isinstance(core, SyncVectorEnv)  # it holds the last observations of its envs until the next step
     with memo.copies() if is_sync else nullcontext():
@@ -82,7 +96,7 @@ def load_env_state(env: VectorEnv, state: State) -> None:
         was = f"{len(state['envs'])} in {len(state['wrappers'])} vector wrappers"
         raise NotPlainError(f"{name}: the number of envs must be as saved, {was}, got {len(envs)} in {len(wrappers)}")
     _check_wrappers(envs, state["envs"], name)
-    check_fingerprints(state.get("made", []), env_fingerprints([env, *envs]), name)
+    check_fingerprints(state.get("made", []), [_fingerprint(one) for one in (env, *envs)], name)
     decoded: dict[int, Any] = {}
     _load_surroundings(layers_of(env), state, decoded)
     _write_all(envs, state["envs"], name, decoded)
@@ -103,7 +117,7 @@ def separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]) -> 
     """
     layers = [layer for one in envs for layer in chain(one)]
     memo = Memo(layers)
-    made = [{"envs": describe(list(makers))}, *env_fingerprints(envs)]
+    made = [{"envs": describe(list(makers))}, *map(_fingerprint, envs)]
     state: State = {"made": made, "surroundings": read_surroundings(layers, memo)}
     state |= {"envs": _read_all(envs, _name_of(envs[0]), memo)}
     state["lost"] = state["surroundings"].pop("lost")
@@ -121,7 +135,7 @@ def load_separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]
     if len(envs) != len(state["envs"]):
         raise NotPlainError(f"{name}: the number of envs must be as saved, {len(state['envs'])}, got {len(envs)}")
     _check_wrappers(envs, state["envs"], name)
-    check_fingerprints(state["made"], [{"envs": describe(list(makers))}, *env_fingerprints(envs)], name)
+    check_fingerprints(state["made"], [{"envs": describe(list(makers))}, *map(_fingerprint, envs)], name)
     decoded: dict[int, Any] = {}
     _load_surroundings([layer for one in envs for layer in chain(one)], state, decoded)
     _write_all(envs, state["envs"], name, decoded)
@@ -236,3 +250,62 @@ def _deleted(layer: Any, own: State, state: State) -> list[str]:
         return []
     new = set(now) - set(before)
     return [key for key in own if key not in state["attributes"] and key not in new]
+
+
+def check_fingerprints(saved: Fingerprint, now: Fingerprint, name: str) -> None:
+    """Check that envs were created in the same way as the saved ones; states of older versions have no fingerprints.
+
+    A class or function of this package may have moved to another module.
+
+    Raises:
+        NotPlainError: If the fingerprints differ; the message names the first difference.
+    """
+    for was, given in zip(saved, now, strict=False):
+        for place in [*was, *(given.keys() - was.keys())]:
+            old, new = was.get(place, "nothing"), given.get(place, "nothing")
+            if MODULE.sub("", old) != MODULE.sub("", new):
+                raise NotPlainError(f"{name}: {place} was made with {old}, now with {new}")
+
+
+def _fingerprint(env: Any) -> dict[str, str]:
+    """Return descriptions of arguments by the env or wrapper that takes them; equal in all processes."""
+    found: dict[str, str] = {}
+    while isinstance(env, (gym.Wrapper, VectorWrapper)):
+        if "_saved_kwargs" in vars(env):
+            found[f"{len(found)} {type(env).__name__}"] = describe(vars(env)["_saved_kwargs"])
+        env = env.env
+    if isinstance(env, SyncVectorEnv):
+        found |= {"envs": describe(list(env.env_fns)), "autoreset": str(env.autoreset_mode)}
+    spec = getattr(env, "spec", None)
+    if spec is not None and isinstance(env, (gym.Env, VectorEnv)):
+        found[type(env).__name__] = f"{spec.id} {describe(spec.kwargs)}"
+    return found
+
+
+def describe(value: Any, depth: int = 0) -> str:
+    """Return a description of an argument, around which are ``depth`` objects, that does not depend on the process.
+
+    Objects that are neither data nor functions nor classes are described by their class alone.
+    """
+    below = functools.partial(describe, depth=depth + 1)
+    if depth > DEPTH:
+        return "..."
+    if isinstance(value, EnvMaker):
+        return ", ".join([below(value.env), below(value.kwargs), *map(below, value.wrappers)])
+    if isinstance(value, functools.partial):
+        return f"{below(value.func)}({below(value.args)}, {below(value.keywords)})"
+    if isinstance(value, Mapping):
+        shown = [f"{key}: {below(one)}" for key, one in value.items() if key not in RENDER_ARGUMENTS]
+        return "{" + ", ".join(shown) + "}"
+    if isinstance(value, (list, tuple)):
+        parts = [below(one) for one in value]
+        if len(parts) > 1 and len(set(parts)) == 1:
+            return f"{len(parts)} of {parts[0]}"
+        text = ", ".join(parts)
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"array({value.shape}, {value.dtype}, {zlib.crc32(value.tobytes())})"
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic, gym.Space)):
+        return repr(value)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -10,7 +10,7 @@ Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -93,8 +93,6 @@ class AdvancedReplayBuffer(RingBuffer):
     can_merge = True
     config_class = AdvancedBufferConfig
     config: AdvancedBufferConfig
-    _gathered: Callable[[Rows, int, float], dict[str, Any]] | None = None
-    """Function of a subclass that returns the data of drawn rows, in place of the storage's ``gather``."""
 
     def _set_up(self) -> None:
         size = self.config.replay_buffer_size
@@ -175,7 +173,7 @@ class AdvancedReplayBuffer(RingBuffer):
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
             self._newest_sample = rows.flatten()  # a copy, because the rows are returned
-            batch = (self._gathered or self._storage.gather)(rows, n_step, discount_factor)
+            batch = self._gather(rows, n_step, discount_factor)
             if first_step:
                 batch |= self._storage.gather_first(rows)
             batch["IS"] = torch.from_numpy(((weight / smallest) ** -self.beta).astype(np.float32))

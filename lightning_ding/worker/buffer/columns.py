@@ -91,7 +91,7 @@ class Schema:
         self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
         self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
         usual = {**self._columns, **self._obs} | {f"next_{name}": known for name, known in self._obs.items()}
-        self._usual = usual if not any("/" in name for name in usual) else None  # None if there are nested entries
+        self._usual = usual if "/" not in "".join(usual) else None  # None if there are nested entries
         self._size = -1  # the leading axis of the last batch that was like the first one
         self._shapes: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = []  # of its entries
 
@@ -136,10 +136,12 @@ class Schema:
         Raises:
             ValueError: If an entry does not fit; the message names the entry.
         """
-        size = self._size_if_as_first(columns, obs, next_obs)
-        if size is not None:
-            return size
-        size = _check_lengths(columns, obs, next_obs)
+        sizes = [array.shape[0] if array.ndim else -1 for part in (columns, obs, next_obs) for array in part.values()]
+        if not sizes:
+            raise ValueError("a transition must hold at least one entry, got none")
+        if sizes[0] < 0 or sizes.count(sizes[0]) < len(sizes):
+            named = dict(zip([*columns, *obs, *next_obs], sizes, strict=True))
+            raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {named}")
         for kind, here, new in (("", self._columns, columns), ("", self._obs, obs), ("next_", self._obs, next_obs)):
             if here.keys() != new.keys():
                 expected, got = (sorted(kind + name for name in names) for names in (here, new))
@@ -148,40 +150,9 @@ class Schema:
                 array = new[name]
                 if array.shape[1:] != shape:
                     raise ValueError(f"{kind}{name} must have the shape {shape}, got {array.shape[1:]}")
-                if not fits(array, dtype):
+                if array.dtype is not dtype and not fits(array, dtype):
                     raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
-        return size
-
-    def _size_if_as_first(self, columns: Columns, obs: Columns, next_obs: Columns) -> int | None:
-        """Return the leading axis of a batch that otherwise is exactly like the first one; None if it is not."""
-        size = None
-        for here, new in ((self._columns, columns), (self._obs, obs), (self._obs, next_obs)):
-            if here.keys() != new.keys():
-                return None
-            for name, (tail, dtype) in here.items():
-                array = new[name]
-                if array.dtype is not dtype or array.shape[1:] != tail or not array.ndim:
-                    return None
-                if size is None:
-                    size = array.shape[0]
-                elif array.shape[0] != size:
-                    return None
-        return size
-
-
-def _check_lengths(*parts: Columns) -> int:
-    """Return the leading axis that all entries have.
-
-    Raises:
-        ValueError: If there are no entries, or they differ.
-    """
-    sizes = [array.shape[0] if array.ndim else -1 for part in parts for array in part.values()]
-    if not sizes:
-        raise ValueError("a transition must hold at least one entry, got none")
-    if sizes[0] < 0 or sizes.count(sizes[0]) < len(sizes):
-        named = dict(zip([name for part in parts for name in part], sizes, strict=True))
-        raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {named}")
-    return sizes[0]
+        return sizes[0]
 
 
 def _arrays(data: Mapping[str, Any], keep_double: bool = False) -> Columns:

@@ -131,7 +131,10 @@ class HERReplayBuffer(NaiveReplayBuffer):
             rows: Rows of the transitions to change, the first ones of each minibatch.
         """
         amount = rows.shape[-1]
-        goal = self._storage.read_next(self._goal_rows(rows.reshape(-1)), "obs/achieved_goal")  # (M, G)
+        step, first, last, env = self._episodes.span(rows.reshape(-1))
+        if self.config.her_strategy != "final":
+            last = self._rng.integers(step if self.config.her_strategy == "future" else first, last + 1)
+        goal = self._storage.read_next(self._episodes.find(env, last), "obs/achieved_goal")  # (M, G)
         reached = self._storage.read_next(rows.reshape(-1), "obs/achieved_goal")
         values = {"reward": self._judge("compute_reward", self._compute_reward, reached, goal)}
         if self._compute_terminated is not None:
@@ -143,15 +146,6 @@ class HERReplayBuffer(NaiveReplayBuffer):
         for name in ("obs", "next_obs"):
             desired = batch[name]["desired_goal"]
             desired[(*[slice(None)] * (rows.ndim - 1), slice(amount))] = new.to(desired.dtype)
-
-    def _goal_rows(self, rows: Rows) -> Rows:
-        """Return the rows after whose steps the new goals were reached, shape (M,), for transitions in rows, (M,)."""
-        step, first, last, env = self._episodes.span(rows)
-        strategy = self.config.her_strategy
-        if strategy == "final":
-            return self._episodes.find(env, last)
-        start = step if strategy == "future" else first
-        return self._episodes.find(env, self._rng.integers(start, last + 1))
 
     def _judge(
         self, name: str, function: GoalFunction | None, reached: NDArray[Any], goal: NDArray[Any]

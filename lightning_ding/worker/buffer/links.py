@@ -38,6 +38,9 @@ class EnvOrder(NamedTuple):
     """The same indices, in ascending order."""
 
 
+DISTINCT = EnvOrder(True, NONE, NONE, NONE, NONE, NONE)
+
+
 class Links:
     """Links of the rows of a ring, and the spare slots in use.
 
@@ -58,7 +61,7 @@ class Links:
         self.fresh = capacity
         """The first slot that was never used."""
         self._key: tuple[str, bytes] | None = None  # type and envs of the last batch
-        self._order = EnvOrder(True, NONE, NONE, NONE, NONE, NONE)
+        self._order = DISTINCT
         self._all: Rows = NONE  # indices of a batch in which every transition was announced
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
         self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
@@ -70,10 +73,19 @@ class Links:
             ValueError: If the number of an env is negative.
         """
         key = (env_id.dtype.char, env_id.tobytes())
-        if key != self._key:
-            self._know_envs(env_id)
-            self._order = _order_of(env_id)
-            self._key = key
+        if key == self._key:
+            return self._order
+        highest, lowest = int(env_id.max()), int(env_id.min())
+        require(lowest >= 0, "env_id", ">= 0", lowest)
+        if highest >= len(self._last_row):
+            more = np.full(highest + 1 - len(self._last_row), -1, dtype=np.int64)
+            self._last_row = np.concatenate([self._last_row, more])
+        self._key, self._order = key, DISTINCT
+        if not (env_id[1:] > env_id[:-1]).all():
+            order = np.argsort(env_id, kind="stable")
+            same = np.append(env_id[order][1:] == env_id[order][:-1], False)
+            before, after, first = order[same], order[np.flatnonzero(same) + 1], order[np.append(True, ~same[:-1])]
+            self._order = EnvOrder(False, before, after, first, order[~same], np.sort(order[~same]))
         return self._order
 
     def write(
@@ -101,7 +113,14 @@ class Links:
                 known, freed = self._link_to_newest(rows[order.first], env_id[order.first], some)
                 known = order.first[known]
                 self._last_row[env_id[order.last]] = rows[order.last]
-        slots = self._exchange(freed, len(rows) if waiting is None else len(waiting))
+        slots, needed = freed, len(rows) if waiting is None else len(waiting)
+        if len(freed) != needed:  # mostly the same ones are used again
+            self._give_back(freed)
+            kept = max(0, len(self._free) - needed)
+            slots, self._free = self._free[kept:], self._free[:kept]
+            if more := needed - len(slots):
+                slots = np.concatenate([slots, np.arange(self.fresh, self.fresh + more)])
+                self.fresh += more
         unlinked = rows if waiting is None else rows[waiting]
         self.link[unlinked] = slots
         for name, frames in self._frames:
@@ -140,8 +159,6 @@ class Links:
         self.link[:rows] = state["link"]
         self._last_row, self._free = state["last_row"].copy(), state["free"].copy()
         self.fresh = fresh
-
-    # ------------------------------------------------------------------ linking
 
     def _link_within(self, rows: Rows, order: EnvOrder, obs: Columns, next_obs: Columns) -> Rows:
         """Link rows within the batch; return the indices of those without a following row."""
@@ -198,34 +215,9 @@ class Links:
                 return False
         return True
 
-    def _know_envs(self, env_id: NDArray[Any]) -> None:
-        highest, lowest = int(env_id.max()), int(env_id.min())
-        require(lowest >= 0, "env_id", ">= 0", lowest)
-        if highest >= len(self._last_row):
-            more = np.full(highest + 1 - len(self._last_row), -1, dtype=np.int64)
-            self._last_row = np.concatenate([self._last_row, more])
-
-    # ------------------------------------------------------------------ spare slots
-
     def _give_back(self, slots: Rows) -> None:
         if len(slots):
             self._free = np.concatenate([self._free, slots])
-
-    def _exchange(self, freed: Rows, amount: int) -> Rows:
-        """Free slots and return as many as needed, mostly the same ones."""
-        if len(freed) == amount:
-            return freed
-        self._give_back(freed)
-        return self._take_slots(amount)
-
-    def _take_slots(self, amount: int) -> Rows:
-        kept = max(0, len(self._free) - amount)
-        used, self._free = self._free[kept:], self._free[:kept]
-        more = amount - len(used)
-        if not more:
-            return used
-        self.fresh += more
-        return np.concatenate([used, np.arange(self.fresh - more, self.fresh)])
 
 
 def steps(env_id: NDArray[Any]) -> Iterator[slice]:
@@ -240,15 +232,6 @@ def steps(env_id: NDArray[Any]) -> Iterator[slice]:
             yield slice(start, place)
             start = place
     yield slice(start, len(env_id))
-
-
-def _order_of(env_id: NDArray[Any]) -> EnvOrder:
-    if (env_id[1:] > env_id[:-1]).all():
-        return EnvOrder(True, NONE, NONE, NONE, NONE, NONE)
-    order = np.argsort(env_id, kind="stable")
-    same = np.append(env_id[order][1:] == env_id[order][:-1], False)
-    before, after = order[same], order[np.flatnonzero(same) + 1]
-    return EnvOrder(False, before, after, order[np.append(True, ~same[:-1])], order[~same], np.sort(order[~same]))
 
 
 def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:

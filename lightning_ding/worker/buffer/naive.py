@@ -70,10 +70,6 @@ class NaiveReplayBuffer(RingBuffer):
                 batch |= self._gather_first(rows if num_batches else rows[0])
         return to_lists(batch, num_batches, n_step) if as_list else batch
 
-    def _gather(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
-        """Return a copy of the transitions in ``rows``, shape (B,) or (U, B); see :meth:`RingStorage.gather`."""
-        return self._storage.gather(rows, n_step, discount_factor)
-
     def _gather_first(self, rows: Rows) -> dict[str, Any]:
         """Return a copy of the first steps after ``rows``, shape (B,) or (U, B)."""
         return self._storage.gather_first(rows)

@@ -109,7 +109,7 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
             return super().sample(batch_size, cur_learner_iter, sample_range, **options)
 
     @override
-    def _gathered(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
+    def _gather(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
         chain, mask = self._follow(rows.reshape(-1), self._window)
         axes = (self._window.length, *rows.shape)
         chain, mask = (np.moveaxis(x.reshape(axes), 0, -2) for x in (chain, mask))

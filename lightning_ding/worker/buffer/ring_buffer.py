@@ -330,6 +330,10 @@ class RingBuffer(IBuffer):
             if self.config.enable_track_used_data:
                 self._used_data.append(to_rows(batch["data_id"])[:too_many].copy())
 
+    def _gather(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
+        """Return a copy of the transitions in ``rows``, shape (B,) or (U, B); see :meth:`RingStorage.gather`."""
+        return self._storage.gather(rows, n_step, discount_factor)
+
     def _forget(self, rows: Rows) -> None:
         """Count rows that leave because they are overwritten, cleared, dropped, used up or stale."""
         rows = self._dropped.release(rows)  # dropped rows have already been counted

@@ -46,17 +46,13 @@ def draw(
     if not replace and 2 * batch_size > count:
         return np.stack([rng.permutation(count)[:batch_size] for _ in range(num_batches)])
     rows = rng.integers(count, size=(num_batches, batch_size))
-    while (again := _wrong(rows, replace, dropped)) is not None:  # drawn again until nothing is wrong
+    while True:  # numbers that repeat others of their minibatch or are dropped are drawn again
+        again = None if replace else _repeats(rows)
+        if dropped is not None and (is_dropped := dropped[rows]).any():
+            again = is_dropped if again is None else again | is_dropped
+        if again is None:
+            return rows
         rows[again] = rng.integers(count, size=np.count_nonzero(again))
-    return rows
-
-
-def _wrong(rows: Rows, replace: bool, dropped: Mask | None) -> Mask | None:
-    """Return which numbers repeat others of their minibatch or are dropped; None if there are none."""
-    again = None if replace else _repeats(rows)
-    if dropped is not None and (is_dropped := dropped[rows]).any():
-        again = is_dropped if again is None else again | is_dropped
-    return again
 
 
 def _repeats(rows: Rows) -> Mask | None:

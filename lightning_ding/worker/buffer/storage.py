@@ -69,15 +69,11 @@ class RingStorage:
         self.columns: Columns = {}
         self.frames: dict[str, ObsColumn] = {}
         self._links = Links(self.capacity, {}, None)
-        self._schema: Schema | None = None
+        self.schema: Schema | None = None
+        """The schema of a transition; None before the first push."""
         self._newest: Rows = np.empty(0, dtype=np.int64)  # rows of the last transitions that were written at once
         self._is_stacked = False
         self._note_columns()
-
-    @property
-    def schema(self) -> Schema | None:
-        """The schema of a transition; None before the first push."""
-        return self._schema
 
     @property
     def nbytes(self) -> int:
@@ -131,11 +127,11 @@ class RingStorage:
     def _split(self, data: Mapping[str, Any]) -> Parts:
         """Return the parts of a batch; the first one decides the schema."""
         columns, obs, next_obs = split_columns(data, self.keeps_double)
-        schema = self._schema or Schema(columns, obs)
+        schema = self.schema or Schema(columns, obs)
         size = schema.check(columns, obs, next_obs)
-        if self._schema is None:
+        if self.schema is None:
             self._allocate(columns, obs)
-            self._schema = schema
+            self.schema = schema
         return columns, obs, next_obs, size
 
     def _push(self, columns: Columns, obs: Columns, next_obs: Columns, size: int) -> None:
@@ -163,9 +159,9 @@ class RingStorage:
 
     def _allocate(self, columns: Columns, obs: Columns) -> None:
         """Allocate the arrays for batches like these."""
-        stacked = {name for name, o in obs.items() if self.frame_stack > 1 and o.shape[1:2] == (self.frame_stack,)}
-        stacked = {name for name in stacked if obs[name].ndim > 2}
-        if self.frame_stack > 1 and not stacked:
+        depth = self.frame_stack
+        stacked = {name for name, o in obs.items() if depth > 1 and o.ndim > 2 and o.shape[1] == depth}
+        if depth > 1 and not stacked:
             shapes = {name: array.shape[1:] for name, array in obs.items()}
             raise ValueError(f"frame_stack must be the first axis of an observation, {shapes}, got {self.frame_stack}")
         row_bytes = sum(array[:0].itemsize * math.prod(array.shape[1:]) for array in [*columns.values(), *obs.values()])
@@ -186,12 +182,10 @@ class RingStorage:
         """Note the columns in the forms that pushes, draws and windows use, so that they need not look for them."""
         self._column_items = list(self.columns.items())
         self._takes = [(name, column.take) for name, column in self._column_items]
-        self._first_takes = [(name, take) for name, take in self._takes if name in (STATE, IS_FIRST)]
-        self._later_takes = [(name, take) for name, take in self._takes if name not in (STATE, IS_FIRST)]
         self._reads = [(name, f"next_{name}", frames.read) for name, frames in self.frames.items()]
-        self._is_flat = not any("/" in name for name in (*self.columns, *self.frames))
-        names = [name for name in ("reward", *ENDS) if name in self.columns]
-        numbers = {name: self.columns[name].reshape(-1) for name in names if self.columns[name].size == self.capacity}
+        self._is_flat = "/" not in "".join((*self.columns, *self.frames))
+        single = {name: column for name, column in self._column_items if column.size == self.capacity}
+        numbers = {name: single[name].reshape(-1) for name in ("reward", *ENDS) if name in single}
         self._reward: Any = numbers.get("reward")
         self._ends = [numbers[name] for name in ENDS if name in numbers]
         self._terminated: Any = numbers.get("terminated")
@@ -221,10 +215,10 @@ class RingStorage:
             ValueError: If n is above 1 and the transitions lack the entries that define their order and the ends of
                 episodes.
         """
-        takes = self._takes if beginnings is None else self._later_takes
-        flat: dict[str, Any] = {name: from_numpy(take(rows, 0)) for name, take in takes}
-        if beginnings is not None:
-            flat |= {name: from_numpy(take(beginnings, 0)) for name, take in self._first_takes}
+        flat: dict[str, Any] = {
+            name: from_numpy(take(rows if beginnings is None or name not in (STATE, IS_FIRST) else beginnings, 0))
+            for name, take in self._takes
+        }
         last = rows
         if "reward" in flat:
             discount = np.empty(rows.shape, dtype=np.float32)
@@ -375,7 +369,7 @@ class RingStorage:
             if "pool" in leaf:  # the rows hold indices of frames
                 like[name] = np.empty((0, self.frame_stack, *leaf["pool"].shape[1:]), leaf["pool"].dtype)
         self._allocate(columns, like)
-        self._schema = Schema(columns, like)
+        self.schema = Schema(columns, like)
         self.count, self.tail, self.push_count = (int(counters[name]) for name in ("count", "tail", "push_count"))
         self._links.load(own, self.count, int(counters["fresh"]))
         for name, column in self.columns.items():

@@ -1,33 +1,40 @@
-"""The base of the collectors in the learner's process, and functions that make one from a config section."""
+"""The base of the collectors in the learner's process, the loop of those with one policy, and their factory.
+
+Shapes: N envs.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, override
 
-from lightning_ding.config import ConfigLike
-from lightning_ding.envs import EnvStepper
+from lightning_ding import nested
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.envs import EnvStepper, Timestep
+from lightning_ding.envs.bounds import VariationCheck
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
+from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import (
+    adapted,
     also_named,
     check_integers,
     check_level_seeds,
     check_policy_kwargs,
     check_switches,
+    collect_mode_of,
 )
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.config import CollectorConfig
-from lightning_ding.worker.episode_infos import InfoCheck, Statistic
-from lightning_ding.worker.episodes import SUCCESS_RATE, CollectReport, EpisodeStatistics
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.episodes import EpisodeInfos, EpisodeStatistics, FaultCounter, InfoCheck
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT, CollectReport, WorkerLog
 
 if TYPE_CHECKING:
     from lightning_ding.envs.battle_stepper import BattleStepper
@@ -36,7 +43,7 @@ StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper", default=Any)
 PolicyT = TypeVar("PolicyT", default=Any)
 
 
-class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
+class ISerialCollector(EpisodeStatistics, Worker, Generic[StepperT, PolicyT]):
     """Acts in a vector env with a policy's collect mode; a context manager that closes what it made.
 
     Its counters cover its own rank. Under several ranks the caller adds them up.
@@ -59,9 +66,6 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     """Whether ``collect`` counts episodes, so that a step is returned only if its episode ends without a fault."""
     has_players: ClassVar[bool] = False
     """Whether several policies act in each env."""
-    info_keys: Mapping[str, Statistic] = MappingProxyType({})
-    """Numbers in the info that :meth:`pop_infos` returns, with their statistics; a change counts from the next
-    ``reset_env``. Collectors of several players return none."""
     info_check: InfoCheck
     """The check that the env gives these numbers."""
 
@@ -75,10 +79,8 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         instance_name: str = "collector",
     ) -> None:
         self.config: CollectorConfig = self.resolve_config(cfg)
-        self._statistics = EpisodeStatistics()
         self.info_check = InfoCheck()
-        log, freq = WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq
-        self._report = CollectReport(log, freq, self._statistics)
+        self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
         self._policy: PolicyT | None = None
         self._stepper: StepperT | None = None
         self._clear()
@@ -89,7 +91,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
 
     def _clear(self) -> None:
         """Reset the counters, the report and the kept data."""
-        self._statistics.clear()
+        self.clear_counters()
         self._report.reset()
 
     @abstractmethod
@@ -147,58 +149,6 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         """Release env and policy. Their owners close them and the logger."""
         self._stepper = self._policy = None
 
-    @property
-    def envstep(self) -> int:
-        """Environment steps taken by this collector, on this rank; a resumed run sets it."""
-        return self._statistics.env_step
-
-    @envstep.setter
-    def envstep(self, value: int) -> None:
-        self._statistics.env_step = value
-
-    @property
-    def sample(self) -> int:
-        """Transitions that this collector has returned, on this rank."""
-        return self._statistics.sample
-
-    @property
-    def episode(self) -> int:
-        """Episodes finished by this collector, on this rank."""
-        return self._statistics.episode
-
-    @property
-    def dropped_episode(self) -> int:
-        """Number of episodes that were dropped after an env fault. They are not counted as episodes."""
-        return self._statistics.dropped_episode
-
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
-        return self._statistics.pop_episodes()
-
-    def pop_infos(self) -> dict[str, tuple[float, int]]:
-        """Return the sum of each number of the infos, and the number of episodes that had it, since the last call."""
-        found = self._statistics.pop_infos()  # of a resumed run, maybe with names that it had before
-        return {name: found.get(name, (0.0, 0)) for name in (SUCCESS_RATE, *self.info_keys)}
-
-    def keep_records(self) -> None:
-        """Keep a record of each episode that ends from now on, for :meth:`pop_records`."""
-        self._statistics.keeps_records = True
-
-    def pop_records(self) -> list[tuple[float, ...]]:
-        """Return ``envstep`` at its end, return, length and numbers of the infos of each episode since the last call.
-
-        The numbers are in the order of :meth:`pop_infos`.
-        """
-        return self._statistics.pop_records()
-
-    def pop_dropped_episodes(self) -> list[int]:
-        """Return the ``episode_id`` of the episodes that were dropped after an env fault since the last call."""
-        return self._statistics.pop_dropped_ids()
-
-    def skip_episode_ids(self, first: int) -> None:
-        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
-        self._statistics.next_episode_id = max(first, self._statistics.next_episode_id)
-
     def state_dict(self) -> dict[str, Any]:
         """Return all state that determines the next collected data, except that of the envs, as tensors and builtins.
 
@@ -250,6 +200,183 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
             if not isinstance(one, CollectMode):
                 one.action_space = stepper.env.single_action_space
         return policy, stepper, check_level_seeds(level_seeds, stepper.env.num_envs)
+
+
+class Call(NamedTuple):
+    """Arguments and parts that are the same for all steps of one call of ``collect``."""
+
+    policy: Any
+    stepper: EnvStepper
+    policy_version: NDArray[np.int64]
+    """Updates so far, for each env."""
+    random: bool
+    policy_kwargs: Mapping[str, Any]
+    level_seeds: NDArray[np.int64] | None
+    is_recorded: bool
+    """Whether the episodes that end are reported."""
+    keeps_double: bool
+    """Whether observations of double precision are stored as such."""
+
+
+class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
+    """Acts in N envs, in any autoreset mode, with one policy. A subclass keeps the steps and decides when to stop."""
+
+    @abstractmethod
+    def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
+        """Keep a step of N envs.
+
+        Args:
+            step: The columns of the transitions, nested arrays with leading axis N.
+            valid: Whether each row is a transition, shape (N,); None if all are.
+        """
+
+    def _keep_episodes(self, rows: NDArray[np.intp], lengths: NDArray[np.int64]) -> None:
+        """Keep the episodes that ended without a fault in the step that was kept last.
+
+        Args:
+            rows: Indices of their envs.
+            lengths: Steps of each episode, of the same shape.
+        """
+
+    @also_named(_env="env")
+    @override
+    def reset_env(self, env: VectorEnv | None = None) -> None:
+        if env is not None:
+            self._stepper = EnvStepper(checked_env(env))
+        stepper = self._require_env()
+        num_envs = stepper.env.num_envs
+        stepper.reset()
+        success = "whole episode" if self.collects_whole_episodes else "good step"
+        self._faults = FaultCounter(num_envs, self.config.env_fault, success)
+        self._env_id = np.arange(num_envs)
+        name = getattr(stepper.env.unwrapped, "env_name", type(stepper.env.unwrapped).__name__)
+        self._variation = VariationCheck(stepper.env.single_observation_space, name)
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, dtype=np.int64)
+        self._infos = EpisodeInfos(self.info_keys, num_envs, self.info_check)
+        self._episode_id = self.new_episode_ids(num_envs)
+        if self._policy is not None:
+            self._policy.reset()
+
+    @also_named(_policy="policy")
+    @override
+    def reset_policy(self, policy: Any = None) -> None:
+        if policy is not None:
+            self._policy = adapted(collect_mode_of(policy), self.config)
+        self._require_policy().reset()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, the data that are not yet returned, and the state of the unfinished episodes."""
+        from lightning_ding.envs import to_plain
+
+        stepper = self._require_env()
+        under_way = {
+            "_return": self._return,
+            "_length": self._length,
+            "_faults": self._faults.count,
+            "_episode_id": self._episode_id,
+            "infos": self._infos.state_dict(),
+            "stepper": stepper.state_dict(),
+        }
+        return {"class": type(self).__name__, "counted": to_plain(self.counters()), "under_way": to_plain(under_way)}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
+        from lightning_ding.envs import from_plain
+
+        stepper = self._require_env()
+        under_way = from_plain(state["under_way"])
+        saved, now = len(under_way["_length"]), stepper.env.num_envs
+        require(saved == now or not continues, "num_envs", f"{saved}, as saved", now)
+        self.load_counters(from_plain(state["counted"]))
+        if continues:
+            stepper.load_state_dict(under_way["stepper"])
+            self._return, self._length = under_way["_return"], under_way["_length"]
+            self._faults.count, self._episode_id = under_way["_faults"], under_way["_episode_id"]
+            if "infos" in under_way:  # older checkpoints have none
+                self._infos.load_state_dict(under_way["infos"])
+
+    def _begin(
+        self,
+        train_iter: int,
+        random_collect: bool,
+        record_random_collect: bool,
+        policy_kwargs: Mapping[str, Any] | None,
+        level_seeds: Sequence[int] | None,
+    ) -> Call:
+        switches = {"random_collect": random_collect, "record_random_collect": record_random_collect}
+        policy, stepper, seeds = self._begin_call(train_iter, policy_kwargs, level_seeds, **switches)
+        is_recorded = record_random_collect or not random_collect
+        self._report.begin(self, is_recorded)
+        policy_version = np.full(stepper.env.num_envs, train_iter)
+        fixed = (policy, stepper, policy_version, random_collect, policy_kwargs or {}, seeds, is_recorded)
+        return Call(*fixed, policy_of(policy).keeps_double)
+
+    def _step(self, call: Call) -> None:
+        policy, stepper = call.policy, call.stepper
+        obs = stepper.obs
+        output = random_output(stepper.env, obs) if call.random else policy.forward(obs, **call.policy_kwargs)
+        timestep = stepper.step(actions_of(output, stepper.env))
+        try:
+            self._take_in(call, obs, output, timestep)
+        except BaseException:
+            stepper.obs = None  # the step is lost, and continuing after it would leave a gap
+            raise
+        if timestep.valid is not stepper.all_valid and timestep.abnormal.any():
+            self._faults.handle(timestep.abnormal, timestep.fault)
+
+    def _take_in(self, call: Call, obs: Any, output: Any, timestep: Timestep) -> None:
+        policy = call.policy
+        transition = policy.process_transition(obs, output, timestep)
+        transition["env_id"] = self._env_id.copy()
+        transition["episode_id"] = self._episode_id.copy()
+        transition["policy_version"] = call.policy_version.copy()
+        if call.level_seeds is not None:
+            transition["seed"] = call.level_seeds.copy()
+        if self._variation.left and "obs" in transition and not call.keeps_double:
+            self._variation.check(transition["obs"])
+        columns: Any = (  # floats in single precision, except for observations that are kept in double
+            {name: nested.to_array(part, name in ("obs", "next_obs")) for name, part in transition.items()}
+            if call.keeps_double
+            else nested.to_array(transition)
+        )
+        valid = None if timestep.valid is call.stepper.all_valid else timestep.valid
+        self._keep(columns, valid)
+        reward = timestep.raw_reward()
+        if valid is None:
+            self.envstep += len(self._length)
+            self._return += reward
+            self._length += 1
+        else:
+            self.envstep += int(np.count_nonzero(valid))
+            self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
+            self._length += valid
+        if self.info_keys:
+            self._infos.add(timestep)
+        if valid is not None:
+            policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
+        ended = timestep.terminated | timestep.truncated
+        if np.count_nonzero(ended):  # faster than any()
+            self._end_episodes(call, ended, timestep)
+
+    def _end_episodes(self, call: Call, ended: NDArray[np.bool_], timestep: Timestep) -> None:
+        rows, found = ended.nonzero()[0], self._infos.take(timestep, ended)
+        abnormal = timestep.abnormal[rows]
+        whole, broken = rows[~abnormal], rows[abnormal]
+        self._keep_episodes(whole, self._length[whole])
+        infos = {name: values[whole] for name, values in found.items()}
+        self.add_episodes(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, infos)
+        self._faults.count[whole] = 0
+        if len(broken):
+            self.dropped_episode += len(broken)
+            self.dropped_ids += self._episode_id[broken].tolist()
+            is_stuck = (self._length[broken] == 0) | self.collects_whole_episodes
+            self._faults.count[broken] = np.where(is_stuck, self._faults.count[broken] + 1, 1)
+        self._return[rows] = 0
+        self._length[rows] = 0
+        self._episode_id[rows] = self.new_episode_ids(len(rows))
+        call.policy.reset(rows.tolist())
 
 
 def checked_env(env: Any) -> VectorEnv:

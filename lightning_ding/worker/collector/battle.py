@@ -121,14 +121,14 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[Any]]):
         learns = np.array([policy_of(mode).collect_data for mode in policies])
         require(bool(learns.any()), "collect_data", "true for at least one policy", learns.tolist())
         info: list[list[Info]] = [[] for _ in policies]
-        self._report.begin()
+        self._report.begin(self)
         return BattleCall(stepper, Players(policies, policy_kwargs), learns, train_iter, random, seeds, info)
 
     def _finish(self, call: BattleCall) -> None:
         """Write a report if one is due and this rank logs."""
         returns = [[episode["eval_episode_return"] for episode in of_player] for of_player in call.info]
         named = {f"return{player}": values for player, values in enumerate(returns)}
-        self._report.finish(call.train_iter, named)
+        self._report.finish(self, call.train_iter, named)
 
     def _step(self, call: BattleCall, wanted: BoolArray) -> None:
         """Step all games, and begin a game in every env of ``wanted``, shape (N,), without a running game."""
@@ -148,7 +148,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[Any]]):
         self._return += step.reward
         self._length += active
         self._steps += is_playing
-        self._statistics.env_step += int(np.count_nonzero(is_playing & ~step.abnormal))
+        self.envstep += int(np.count_nonzero(is_playing & ~step.abnormal))
         self._end_moves(call, step)
         if step.over.any():
             self._end_episodes(call, np.flatnonzero(step.over))
@@ -159,7 +159,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[Any]]):
         if envs.any():
             stepper.start(envs)
             rows = np.flatnonzero(envs)
-            self._episode_id[rows] = self._statistics.new_ids(len(rows))
+            self._episode_id[rows] = self.new_episode_ids(len(rows))
 
     def _end_moves(self, call: BattleCall, step: BattleStep) -> None:
         moves = self._moves
@@ -189,7 +189,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[Any]]):
                         "episode_id": int(self._episode_id[env_id]),
                     }
                 )
-        self._statistics.add(self._return[env_ids, 0].tolist(), self._steps[env_ids].tolist())
+        self.add_episodes(self._return[env_ids, 0].tolist(), self._steps[env_ids].tolist())
         self._faults.count[env_ids] = 0
         self._keep_episodes(env_ids)
         self._forget(call, env_ids)
@@ -197,7 +197,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[Any]]):
     def _drop_episodes(self, call: BattleCall, step: BattleStep) -> None:
         """Drop the episodes that a fault ended, unless the config forbids faults or an env had too many of them."""
         env_ids = np.flatnonzero(step.abnormal)
-        self._statistics.dropped_episode += len(env_ids)
+        self.dropped_episode += len(env_ids)
         self._faults.count[env_ids] += 1
         self._faults.handle(step.abnormal, step.fault.__getitem__)
         self._forget(call, env_ids)

@@ -19,7 +19,7 @@ from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.steps import train_sample
+from lightning_ding.worker.collector.episode import train_sample
 from lightning_ding.worker.episodes import share_out
 
 
@@ -115,7 +115,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         parts = self._parts.get(player, [])
         episode_ids = np.array([episode["episode_id"] for episode in call.info[player]])
         episodes = _cut(nested.concatenate_arrays(parts), episode_ids) if parts else []
-        self._statistics.sample += sum(nested.length(episode) for episode in episodes)
+        self.sample += sum(nested.length(episode) for episode in episodes)
         if not isinstance(mode, CollectMode):
             episodes = [mode.transitions(episode) for episode in episodes]
         return train_sample(mode, episodes) if self.config.get_train_sample else episodes

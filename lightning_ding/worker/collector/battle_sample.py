@@ -17,7 +17,7 @@ from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_switches
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.steps import queue_for
+from lightning_ding.worker.collector.sample import queue_for
 from lightning_ding.worker.players import check_players
 
 MAX_IDLE_EPISODES = 1000  # without a move of a player that lacks transitions; otherwise it could block the run
@@ -108,7 +108,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         for player, amount in wanted.items():
             amount = amount if drop_extra else self._kept[player].count
             transitions = self._kept[player].take(amount)
-            self._statistics.sample += amount
+            self.sample += amount
             mode = call.players.modes[player]
             data[player] = mode.get_train_sample(transitions) if isinstance(mode, CollectMode) else transitions
         self._finish(call)

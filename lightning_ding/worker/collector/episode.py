@@ -1,4 +1,4 @@
-"""Collecting a number of whole episodes.
+"""Collecting a number of whole episodes, and cutting steps into episodes and windows.
 
 Shapes: N envs, E requested episodes, T steps of an episode, S steps of all of them, W windows of L steps.
 """
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding import nested
+from lightning_ding.config import require
 from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import also_named, check_amount, check_level_switch
-from lightning_ding.worker.collector.single import SinglePolicyCollector
-from lightning_ding.worker.collector.steps import StepTable, train_sample
+from lightning_ding.worker.collector.base import SinglePolicyCollector
 from lightning_ding.worker.episodes import share_out
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,11 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
         asked = policy_of(call.policy).n_episode if n_episode is None else n_episode
         wanted = check_amount("n_episode", asked)
-        self._check_levels(level_seeds)
+        if self._length.any() or any(self._waiting):
+            check_level_switch("the episodes that are unfinished or wait", self._has_levels, level_seeds)
+        elif self._has_levels != (level_seeds is not None):
+            self._table = StepTable()  # the old one is not needed any more
+        self._has_levels = level_seeds is not None
         quota = share_out(wanted, len(self._waiting), self._turn)
         try:
             while (lacks := quota > np.array([len(queue) for queue in self._waiting])).any():
@@ -123,9 +127,14 @@ class EpisodeSerialCollector(SinglePolicyCollector):
                 call.stepper.pause(np.zeros(call.stepper.env.num_envs, dtype=bool))
         episodes = [queue.popleft() for queue, share in zip(self._waiting, quota, strict=True) for _ in range(share)]
         self._turn += wanted
-        self._statistics.sample += sum(nested.length(episode) for episode in episodes)
-        self._warn_of_old_data()
-        self._report.finish(train_iter)
+        self.sample += sum(nested.length(episode) for episode in episodes)
+        if not self._has_warned and any(self._waiting):
+            self._has_warned = True
+            logger.warning(
+                "envs that cannot be paused continued after their quota; these episodes wait for the next call, where "
+                "they will be older than the newest weights. Wrap the envs in Pausable to avoid this."
+            )
+        self._report.finish(self, train_iter)
         return train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
 
     @override
@@ -152,13 +161,6 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             steps: Any = nested.to_array(under_way["steps"], keep_double=True) if under_way["steps"] else None
             self._table = StepTable.of(steps)
 
-    def _check_levels(self, level_seeds: Sequence[int] | None) -> None:
-        if self._length.any() or any(self._waiting):
-            check_level_switch("the episodes that are unfinished or wait", self._has_levels, level_seeds)
-        elif self._has_levels != (level_seeds is not None):
-            self._table = StepTable()  # the old one is not needed any more
-        self._has_levels = level_seeds is not None
-
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
         self._table.append(step, alive=int(self._length.max()))
 
@@ -179,15 +181,142 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             raise TypeError(f"env.reward_shaping must return the episode, got {type(shaped).__name__}")
         return shaped
 
-    def _warn_of_old_data(self) -> None:
-        if not self._has_warned and any(self._waiting):
-            self._has_warned = True
-            logger.warning(
-                "envs that cannot be paused continued after their quota; these episodes wait for the next call, where "
-                "they will be older than the newest weights. Wrap the envs in Pausable to avoid this."
-            )
-
 
 def _restored(episode: Any) -> Any:
     """Return an episode that was saved; a list of transitions as it is."""
     return episode if isinstance(episode, list) else nested.to_array(episode, keep_double=True)
+
+
+class StepTable:
+    """The newest steps of N envs in columns with the leading axes (time, N).
+
+    Args:
+        capacity: Steps that fit at first, >= 1. The table grows when an episode is longer.
+
+    Example:
+        >>> table = StepTable()
+        >>> for reward in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0]):
+        ...     table.append({"reward": np.array(reward)}, alive=2)
+        >>> table.cut(env_id=1, length=2)
+        {'reward': array([4., 6.])}
+    """
+
+    def __init__(self, capacity: int = 64) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._columns: Any = None
+
+    def append(self, step: dict[str, Any], alive: int) -> None:
+        """Add a step.
+
+        Args:
+            step: Nested arrays with leading axis N.
+            alive: Number of the newest steps, before this one, that are still needed; older ones may be overwritten.
+
+        Raises:
+            ValueError: If the entries of the step differ from those of the previous steps.
+        """
+        if self._columns is None:
+            self._columns = nested.apply(lambda x: np.empty((self._capacity, *x.shape), x.dtype), step)
+        if self._size == self._capacity:
+            self._make_room(alive)
+        _write(self._columns, self._size, step, "")
+        self._size += 1
+
+    def cut(self, env_id: int, length: int) -> dict[str, Any]:
+        """Return a copy of the newest steps of an env.
+
+        Args:
+            env_id: Index of the env, in [0, N).
+            length: Number of steps T.
+        """
+        steps = slice(self._size - length, self._size)
+        episode: dict[str, Any] = nested.apply(lambda x: x[steps, env_id].copy(), self._columns)
+        return episode
+
+    def newest(self, amount: int) -> dict[str, Any] | None:
+        """Return a view of the newest steps of all envs, leading axes (time, N); None if there are none."""
+        if not amount or self._columns is None:
+            return None
+        steps: dict[str, Any] = nested.index(self._columns, slice(self._size - amount, self._size))
+        return steps
+
+    @classmethod
+    def of(cls, steps: dict[str, Any] | None) -> StepTable:
+        """Return a table of the steps that ``newest`` returned."""
+        table = cls()
+        for number in range(0 if steps is None else nested.length(steps)):
+            table.append(nested.index(steps, number), alive=number)
+        return table
+
+    def _make_room(self, alive: int) -> None:
+        newest = slice(self._size - alive, self._size)
+        if alive > self._capacity // 2:
+            self._capacity *= 2
+
+        def move(column: NDArray[Any]) -> NDArray[Any]:
+            is_large = len(column) == self._capacity
+            moved = column if is_large else np.empty((self._capacity, *column.shape[1:]), column.dtype)
+            moved[:alive] = column[newest]  # within one column the two ranges do not overlap
+            return moved
+
+        self._columns = nested.apply(move, self._columns)
+        self._size = alive
+
+
+def train_sample(policy: Any, episodes: Sequence[Any]) -> Any:
+    """Apply a policy's ``get_train_sample`` to each episode, and return the results in one nested dict.
+
+    Args:
+        policy: The collect mode of the policy.
+        episodes: Nested arrays with leading axis T; lists of transitions for a policy that acts by env.
+
+    Returns:
+        Nested arrays whose leading axis is that of all steps; an empty dict without episodes. If the policy's
+        ``unroll_len`` L is above 1, the leading axes are (W, L), and :func:`cut_windows` adds a ``mask``. For a policy
+        that acts by env, the list of its samples.
+    """
+    if not isinstance(policy, CollectMode):
+        return [sample for episode in episodes for sample in policy.get_train_sample(episode)]
+    samples = [policy.get_train_sample(episode) for episode in episodes]
+    unroll_len = policy_of(policy).unroll_len
+    if unroll_len > 1:
+        samples = [cut_windows(sample, unroll_len) for sample in samples]
+    return nested.concatenate_arrays(samples, keep_double=True) if samples else {}
+
+
+def cut_windows(episode: dict[str, Any], length: int) -> dict[str, Any]:
+    """Return an episode in windows of equal length.
+
+    Args:
+        episode: Nested arrays with leading axis T >= 1.
+        length: Steps of a window L, >= 1.
+
+    Returns:
+        The same entries with the leading axes (W, L), where W = ceil(T / L), and ``mask`` (W, L), which is false where
+        copies of the episode's last step fill up the last window.
+
+    Raises:
+        ValueError: If ``length`` is out of range, or the episode has an entry ``mask``.
+
+    Example:
+        >>> windows = cut_windows({"reward": np.array([1.0, 2.0, 3.0])}, length=2)
+        >>> windows["reward"].tolist(), windows["mask"].tolist()
+        ([[1.0, 2.0], [3.0, 3.0]], [[True, True], [True, False]])
+    """
+    require(length >= 1, "length", ">= 1", length)
+    require("mask" not in episode, "episode", "without an entry 'mask', which the windows add", sorted(episode))
+    steps = nested.length(episode)
+    place = np.arange(-(-steps // length) * length).reshape(-1, length)
+    windows: dict[str, Any] = nested.index(episode, np.minimum(place, steps - 1))
+    return windows | {"mask": place < steps}
+
+
+def _write(columns: Any, row: int, step: Any, path: str) -> None:
+    if not isinstance(columns, dict):
+        columns[row] = step
+        return
+    if columns.keys() != step.keys():
+        raise ValueError(f"{path or 'a step'} must have the keys {sorted(columns)}, got {sorted(step)}")
+    for name, column in columns.items():
+        _write(column, row, step[name], f"{path}.{name}" if path else name)

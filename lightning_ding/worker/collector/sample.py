@@ -1,4 +1,4 @@
-"""Collecting a number of transitions.
+"""Collecting a number of transitions, and the queue of those that were not returned yet.
 
 Shapes: N envs, S requested transitions.
 """
@@ -12,13 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.utils.attributes import policy_of
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode
-from lightning_ding.worker.arguments import also_named, check_amount, check_switches, collect_mode_of
-from lightning_ding.worker.collector.single import SinglePolicyCollector
-from lightning_ding.worker.collector.steps import TransitionQueue, queue_for, restored_queue
+from lightning_ding.worker.arguments import (
+    also_named,
+    check_amount,
+    check_level_switch,
+    check_switches,
+    collect_mode_of,
+)
+from lightning_ding.worker.collector.base import SinglePolicyCollector
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample")
@@ -90,8 +97,8 @@ class SampleSerialCollector(SinglePolicyCollector):
             self._step(call)
         amount = wanted if drop_extra else self._kept.count
         data = self._kept.take(amount)
-        self._statistics.sample += amount
-        self._report.finish(train_iter)
+        self.sample += amount
+        self._report.finish(self, train_iter)
         return call.policy.get_train_sample(data) if isinstance(call.policy, CollectMode) else data
 
     @override
@@ -112,3 +119,102 @@ class SampleSerialCollector(SinglePolicyCollector):
 
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
         self._kept.append(step, valid)
+
+
+class TransitionQueue:
+    """Transitions that were collected and not returned yet.
+
+    Steps are copied into columns with room for as many transitions as are wanted, as soon as they arrive. Large
+    observations of several steps are thus not all in memory twice. A step that is enough by itself is not copied.
+
+    Args:
+        parts: Nested arrays with a leading axis of transitions, the oldest first.
+
+    Example:
+        >>> queue = TransitionQueue()
+        >>> queue.lacks(3)
+        True
+        >>> queue.append({"reward": np.array([1.0, 2.0])})
+        >>> queue.append({"reward": np.array([3.0, 4.0])})
+        >>> queue.take(3)["reward"].tolist(), queue.count
+        ([1.0, 2.0, 3.0], 1)
+    """
+
+    def __init__(self, parts: Sequence[Any] = ()) -> None:
+        self._parts: list[Any] = list(parts)
+        self._block: Any = None  # columns that follow the parts; their first rows hold transitions
+        self._filled = self._wanted = 0
+        self._are_alike = True  # false once transitions did not fit into the block, until the next take
+        self.count = sum(nested.length(part) for part in parts)
+        """Number of transitions."""
+
+    def append(self, part: Any, valid: NDArray[np.bool_] | None = None) -> None:
+        """Add transitions; where ``valid`` is given, the rows where it is true."""
+        part = part if valid is None else nested.index(part, valid)
+        size = nested.length(part)
+        new = [part]
+        if self._block is None and self._are_alike and self.count + size < self._wanted:
+            self._block, self._filled = nested.empty_arrays(part, self._wanted + size), 0
+            new, self._parts = [*self._parts, part], []  # those that wait move into the block too
+        for one in new:
+            if not self._written(one, nested.length(one)):
+                self._parts.append(one)
+        self.count += size
+
+    def lacks(self, amount: int) -> bool:
+        """Return whether there are fewer transitions; if so, the next ones get room for this amount."""
+        self._wanted = amount
+        return self.count < amount
+
+    def state(self) -> list[Any]:
+        """Return the transitions."""
+        return [*self._parts, nested.index(self._block, slice(self._filled))] if self._filled else self._parts
+
+    def take(self, amount: int) -> Any:
+        """Remove and return the oldest transitions; there must be at least ``amount`` of them."""
+        data = nested.concatenate_arrays(self.state(), keep_double=True)
+        self._block, self._filled, self._are_alike = None, 0, True
+        self.count -= amount
+        self._parts = [nested.index(data, slice(amount, None))] if self.count else []
+        return nested.index(data, slice(amount)) if self.count else data
+
+    def check_levels(self, waiting: str, level_seeds: Sequence[int] | None) -> None:
+        """Check that the next transitions have a level if and only if these have one.
+
+        Args:
+            waiting: Description of these transitions for the message.
+            level_seeds: Levels of the next transitions; None for no levels.
+
+        Raises:
+            ValueError: If only these or only the next transitions have a level.
+        """
+        if self.count:
+            check_level_switch(waiting, "seed" in self.state()[0], level_seeds)
+
+    def _written(self, part: Any, size: int) -> bool:
+        """Write transitions into the block; if they do not fit, end it and return false."""
+        if self._block is None:
+            return False
+        end = self._filled + size
+        if end > nested.length(self._block) or not nested.copy_into(self._block, slice(self._filled, end), part):
+            self._parts = self.state()
+            self._block, self._filled, self._are_alike = None, 0, False
+            return False
+        self._filled = end
+        return True
+
+
+def queue_for(policy: Any, num_envs: int, kept: Any) -> Any:
+    """Return the queue of a policy's collected data: the kept one, or a new one if the form of the data differs."""
+    if not isinstance(policy, CollectMode):
+        return policy.queue(num_envs, kept)
+    return kept if isinstance(kept, TransitionQueue) else TransitionQueue()
+
+
+def restored_queue(state: Any) -> Any:
+    """Return the queue whose ``state`` was saved."""
+    if not isinstance(state, Mapping):
+        return TransitionQueue([nested.to_array(part, keep_double=True) for part in state])
+    queue = foreign("by_env").PieceQueue()
+    queue.load(state)
+    return queue

@@ -5,8 +5,9 @@ Shapes: N envs, E episodes.
 
 from __future__ import annotations
 
-import functools
+import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,15 +24,15 @@ from lightning_ding.utils.modes import EvalMode
 from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
-from lightning_ding.worker.episode_infos import EpisodeInfos, InfoCheck, Statistic
-from lightning_ding.worker.episodes import SUCCESS_RATE
+from lightning_ding.worker.episodes import SUCCESS_RATE, EpisodeInfos, InfoCheck, Statistic
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.plan import EpisodePlan
 
 if TYPE_CHECKING:
     from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
-    from lightning_ding.worker.evaluator.rendering import Rendering
+
+logger = logging.getLogger(__name__)
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -63,15 +64,11 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     def _clear(self) -> None:
         super()._clear()
         self.info_check = InfoCheck()
-        vars(self).pop("_rendering", None)
+        self._last_video: int | None = None  # the counter of ``render.mode`` when the last video was made
         if self.config.figure_path is not None:
-            assert self._rendering is not None  # it raises now, rather than after the first evaluation
+            from lightning_ding.worker.evaluator.video import import_extra
 
-    @functools.cached_property
-    def _rendering(self) -> Rendering:
-        from lightning_ding.worker.evaluator.rendering import Rendering
-
-        return Rendering(self.config, self._log)
+            import_extra("matplotlib.figure")  # now, rather than after the first evaluation
 
     @override
     def reset_env(self, env: VectorEnv | None = None) -> None:
@@ -83,7 +80,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     def should_render(self, envstep: int, train_iter: int) -> bool:
         """Return whether the config asks for a video of an evaluation made now; the call changes nothing."""
-        return self.config.render.render_freq > 0 and self._rendering.is_video_due(envstep, train_iter)
+        freq, now = self.config.render.render_freq, self._now(envstep, train_iter)
+        return freq > 0 and (self._last_video is None or now - self._last_video >= freq)
 
     def check_can_render(self) -> None:
         """Raise if a video could not be made or written.
@@ -92,7 +90,16 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ValueError: If the envs give no frames, or no logger takes videos.
             ImportError: If the extra ``video`` is not installed.
         """
-        self._rendering.check(self._parts()[0].env)
+        from lightning_ding.worker.evaluator.rendering import TAKERS, LoggerMedia, media_writer
+        from lightning_ding.worker.evaluator.video import check_can_render, import_extra
+
+        check_can_render(self._parts()[0].env)
+        import_extra("PIL.Image")
+        given = self._log.tb_logger
+        if rank_and_world_size()[0] == 0 and not hasattr(media_writer(given), "add_video"):
+            loggers = given.loggers if isinstance(given, LoggerMedia) else [given]
+            got = ", ".join(type(one).__name__ for one in loggers)
+            raise ValueError(f"a video needs {TAKERS} as logger or tb_logger, got {got}")
 
     @override
     def eval(
@@ -208,13 +215,38 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         return video
 
     def write_video(self, envstep: int, train_iter: int) -> None:
-        """Write the video of the last run to the logger, if this rank made one, and store the time."""
-        stepper, _ = self._parts()
-        self._rendering.write_video(self.pop_video(), stepper.env, envstep, train_iter)
+        """Write the video of the last run to the logger, if this rank made one, and store the time on all ranks."""
+        from lightning_ding.worker.evaluator.rendering import media_writer
+        from lightning_ding.worker.evaluator.video import write_video
+
+        env, video = self._parts()[0].env, self.pop_video()
+        self._last_video = self._now(envstep, train_iter)
+        if video is not None:
+            name, step = self._log.tag("video", train_iter, envstep)
+            fps = float((env.metadata or {}).get("render_fps", 30))
+            write_video(media_writer(self._log.tb_logger), name, video, step, fps)
 
     def write_figure(self, returns: Sequence[float], envstep: int, train_iter: int) -> None:
-        """Write a figure of the returns of all ranks, if there is a ``figure_path``."""
-        self._rendering.write_figure(returns, envstep, train_iter)
+        """Write a figure of the returns of all ranks to ``figure_path`` and the loggers, if there is a path.
+
+        If the file cannot be written, the error is logged.
+        """
+        if self.config.figure_path is None or rank_and_world_size()[0] > 0:
+            return
+        from lightning_ding.worker.evaluator.rendering import media_writer
+        from lightning_ding.worker.evaluator.video import returns_figure
+
+        file = Path(self.config.figure_path) / f"{self._log.instance_name}_{train_iter}.png"
+        figure = returns_figure(returns, f"{self._log.instance_name} at update {train_iter}, env step {envstep}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(file)
+        except OSError as error:
+            logger.error("the figure %s could not be written: %s; the run continues without it", file, error)
+        writer = media_writer(self._log.tb_logger)
+        if hasattr(writer, "add_figure"):
+            name, step = self._log.tag("returns", train_iter, envstep)
+            writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
 
     @override
     def close(self) -> None:
@@ -225,13 +257,16 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint holds: counters, the best return, and when the last video was made."""
-        return {**super().state_dict(), "last_film": self._rendering.last_video}
+        return {**super().state_dict(), "last_film": self._last_video}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
-        self._rendering.last_video = state_dict["last_film"]
+        self._last_video = state_dict["last_film"]
+
+    def _now(self, envstep: int, train_iter: int) -> int:
+        return train_iter if self.config.render.mode == "train_iter" else envstep
 
     def _run(
         self,
@@ -246,7 +281,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         acts_on_reward = policy_of(policy).acts_on_reward
         infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
         if monitor:
-            from lightning_ding.worker.evaluator.drawing import FrameSource
+            from lightning_ding.worker.evaluator.video import FrameSource
 
             source = FrameSource(stepper.env, lambda: self.cancel_requested)
         obs = stepper.reset(plan.first_seeds())

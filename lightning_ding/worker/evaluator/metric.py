@@ -94,8 +94,16 @@ class MetricSerialEvaluator(ISerialEvaluator):
         times = {"batch_count": batches, "evaluate_time": seconds, "avg_time_per_batch": seconds / batches}
         self._log.write({**times, **values}, train_iter, envstep)
         self._note_eval(train_iter)
-        self._save_if_best(values, save_ckpt_fn)
-        return train_iter > 0 and self._is_good_enough(values), values
+        meter, best, threshold = self._meter, self.best_metric, self.config.stop_value
+        assert meter is not None
+        if best is None or (meter.gt(values, best) and not meter.gt(best, values)):  # an equal one is no better
+            self.best_metric = values
+            if save_ckpt_fn is not None:
+                save_ckpt_fn("ckpt_best.ckpt")
+        if threshold is None:
+            return False, values
+        enough = dict(threshold) if isinstance(threshold, Mapping) else dict.fromkeys(values, threshold)
+        return train_iter > 0 and meter.gt(values, enough), values
 
     @override
     def run(self) -> Values:
@@ -156,23 +164,6 @@ class MetricSerialEvaluator(ISerialEvaluator):
         if world_size > 1 and isinstance(sampler, RandomSampler):
             raise ValueError("shuffle must be False on several ranks, or the sampler a DistributedSampler")
         return islice(self._loader, rank, None, world_size)
-
-    def _save_if_best(self, values: Values, save_ckpt_fn: SaveFunction | None) -> None:
-        meter, best = self._meter, self.best_metric
-        assert meter is not None
-        if best is None or (meter.gt(values, best) and not meter.gt(best, values)):  # an equal one is no better
-            self.best_metric = values
-            if save_ckpt_fn is not None:
-                save_ckpt_fn("ckpt_best.ckpt")
-
-    def _is_good_enough(self, values: Values) -> bool:
-        threshold = self.config.stop_value
-        assert self._meter is not None
-        if threshold is None:
-            return False
-        return self._meter.gt(
-            values, dict(threshold) if isinstance(threshold, Mapping) else dict.fromkeys(values, threshold)
-        )
 
 
 class IMetric(ABC):
@@ -245,8 +236,17 @@ class MeanMeter:
         self._sizes.append(float(nested.length(label)))
 
     def compute(self) -> Values:
-        """Return the means by name, the same on every rank."""
-        means = self._means()
+        """Return the means by name, the same on every rank.
+
+        A metric whose ``reduce_mean`` takes no weights averages the batches of a rank in its own way.
+        """
+        takes_weights = "weights" in inspect.signature(self.metric.reduce_mean).parameters
+        given = self.metric.reduce_mean(self._values, **({"weights": self._sizes} if takes_weights else {}))
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"reduce_mean must return a mapping of values by name, got {type(given).__name__}: {given!r}"
+            )
+        means = {str(name): float(value) for name, value in given.items()}
         names, size = sorted(means), sum(self._sizes)
         sums = torch.tensor([*(float(means[name]) * size for name in names), size], dtype=torch.float64)
         *totals, total = sum_over_ranks(sums).tolist()
@@ -256,16 +256,6 @@ class MeanMeter:
     def gt(self, metric1: Values, metric2: Values | None) -> bool:
         """Return whether ``metric1`` is at least as good as ``metric2``."""
         return bool(self.metric.gt(metric1, metric2))
-
-    def _means(self) -> Values:
-        """Return the means of this rank; a metric whose ``reduce_mean`` takes no weights averages in its own way."""
-        takes_weights = "weights" in inspect.signature(self.metric.reduce_mean).parameters
-        means = self.metric.reduce_mean(self._values, **({"weights": self._sizes} if takes_weights else {}))
-        if not isinstance(means, Mapping):
-            raise TypeError(
-                f"reduce_mean must return a mapping of values by name, got {type(means).__name__}: {means!r}"
-            )
-        return {str(name): float(value) for name, value in means.items()}
 
 
 class TorchMeter:

@@ -1,4 +1,4 @@
-"""When the videos and figures of evaluations are due, and the loggers to which they go.
+"""The loggers to which the videos and figures of evaluations go.
 
 Shapes: V videos, T frames, C channels, H height, W width.
 """
@@ -13,14 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from numpy.typing import NDArray
 
-from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.arguments import attribute_or_self
-from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.log import WorkerLog
 
 logger = logging.getLogger(__name__)
 
@@ -29,92 +25,6 @@ SERVICES = (WandbLogger, MLFlowLogger)
 """Loggers whose methods for videos and figures are not those of a ``SummaryWriter``."""
 FOLDER = "media"
 """Folder of videos and figures in the folder of a logger, or among the artifacts of MLflow."""
-
-
-class Rendering:
-    """Videos and figures of evaluations, which rank zero writes.
-
-    Args:
-        config: Config with ``render``, the times of videos, and ``figure_path``, the folder of figures.
-        log: Log to which videos and figures go; figures also go to files.
-
-    Raises:
-        ImportError: If there is a ``figure_path`` and the extra ``video`` is not installed.
-    """
-
-    def __init__(self, config: EvaluatorConfig, log: WorkerLog) -> None:
-        if config.figure_path is not None:
-            from lightning_ding.worker.evaluator.video import import_extra
-
-            import_extra("matplotlib.figure")  # now, rather than after the first evaluation
-        self.config = config
-        self.log = log
-        self.last_video: int | None = None
-        """Value of the counter of ``render.mode`` when the last video was made."""
-
-    def is_video_due(self, env_step: int, train_iter: int) -> bool:
-        """Return whether ``render_freq`` has passed since the last video, or there was none."""
-        render = self.config.render
-        now = self._now(env_step, train_iter)
-        return self.last_video is None or now - self.last_video >= render.render_freq
-
-    def check(self, env: VectorEnv) -> None:
-        """Raise before an evaluation whose video could not be made or written.
-
-        Raises:
-            ValueError: If the envs give no frames, or no logger takes videos.
-            ImportError: If the extra ``video`` is not installed.
-        """
-        from lightning_ding.worker.evaluator.video import check_can_render, import_extra
-
-        check_can_render(env)
-        import_extra("PIL.Image")
-        if rank_and_world_size()[0] == 0 and not hasattr(self._writer(), "add_video"):
-            given = self.log.tb_logger
-            loggers = given.loggers if isinstance(given, LoggerMedia) else [given]
-            got = ", ".join(type(one).__name__ for one in loggers)
-            raise ValueError(f"a video needs {TAKERS} as logger or tb_logger, got {got}")
-
-    def write_video(self, video: NDArray[np.uint8] | None, env: VectorEnv, env_step: int, train_iter: int) -> None:
-        """Write videos, shape (V, T, C, H, W), if this rank has any, and store the time on all ranks."""
-        from lightning_ding.worker.evaluator.video import write_video
-
-        self.last_video = self._now(env_step, train_iter)
-        if video is None:
-            return
-        name, step = self.log.tag("video", train_iter, env_step)
-        fps = float((env.metadata or {}).get("render_fps", 30))
-        write_video(self._writer(), name, video, step, fps)
-
-    def write_figure(self, returns: Sequence[float], env_step: int, train_iter: int) -> None:
-        """Write a figure of the returns into ``figure_path`` and to the loggers, if there is a path.
-
-        If the file cannot be written, the error is logged.
-        """
-        from lightning_ding.worker.evaluator.video import returns_figure
-
-        if self.config.figure_path is None or rank_and_world_size()[0] > 0:
-            return
-        file = Path(self.config.figure_path) / f"{self.log.instance_name}_{train_iter}.png"
-        figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {env_step}")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file)
-        except OSError as error:
-            logger.error("the figure %s could not be written: %s; the run continues without it", file, error)
-        writer = self._writer()
-        if hasattr(writer, "add_figure"):
-            name, step = self.log.tag("returns", train_iter, env_step)
-            writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
-
-    def _now(self, env_step: int, train_iter: int) -> int:
-        return train_iter if self.config.render.mode == "train_iter" else env_step
-
-    def _writer(self) -> Any:
-        """Return the object that takes videos and figures; None for loggers that take neither."""
-        given = self.log.tb_logger
-        writer = LoggerMedia([given]) if isinstance(given, Logger) else given
-        return None if isinstance(writer, LoggerMedia) and not writer.takers else writer
 
 
 class LoggerMedia:
@@ -185,6 +95,12 @@ class LoggerMedia:
             except OSError as error:
                 text = "%s could not write %s at env step %d: %s; the run continues without it"
                 logger.error(text, type(one).__name__, tag, step, error)
+
+
+def media_writer(given: Any) -> Any:
+    """Return the object that takes videos and figures for a logger; None for loggers that take neither."""
+    writer = LoggerMedia([given]) if isinstance(given, Logger) else given
+    return None if isinstance(writer, LoggerMedia) and not writer.takers else writer
 
 
 def _has_writer(one: Logger) -> bool:

@@ -20,9 +20,8 @@ from lightning_ding.utils.ranks import (
     rank_and_world_size,
     sum_over_ranks,
 )
-from lightning_ding.worker.learner.engine import LearnerEngine
+from lightning_ding.worker.learner.engine import LearnerEngine, LogBuffer, Scalar
 from lightning_ding.worker.learner.hooks import LearnerHook, Position
-from lightning_ding.worker.learner.log_buffer import LogBuffer, Scalar
 
 NO_REDUCE = "noreduce_"
 
@@ -142,7 +141,10 @@ class LogShowHook(BuiltinHook):
         """Add the values of the iteration to the sums, and report the means if a report is due."""
         if engine.updates == 0:
             return
-        for name, value in _monitored(engine).items():
+        scalar, scalars = engine.log_buffer["scalar"], engine.log_buffer["scalars"]
+        values = {name: scalar[name] for name in engine.policy.monitor_vars() if name in scalar}
+        values |= {f"{name}/{key}": value for name, below in scalars.items() for key, value in below.items()}
+        for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value * engine.updates
             self._updates[name] = self._updates.get(name, 0) + engine.updates
         if engine.crossed(self.freq):
@@ -191,13 +193,6 @@ class LogReduceHook(BuiltinHook):
         means = sum_over_ranks(flat) / rank_and_world_size()[1]
         for (values, key), mean in zip(ordered, means.unbind(), strict=True):
             values[key] = mean
-
-
-def _monitored(engine: LearnerEngine) -> dict[str, Scalar]:
-    """Return the metrics reported for an iteration."""
-    scalar, scalars = engine.log_buffer["scalar"], engine.log_buffer["scalars"]
-    values = {name: scalar[name] for name in engine.policy.monitor_vars() if name in scalar}
-    return values | {f"{name}/{key}": value for name, below in scalars.items() for key, value in below.items()}
 
 
 def _places(buffer: LogBuffer) -> dict[str, tuple[dict[str, Any], str]]:

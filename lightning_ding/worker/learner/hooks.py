@@ -203,11 +203,17 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any] | HookConfig | None) -> Hoo
     hooks: Hooks = {position: [] for position in POSITIONS}
     for key, value in section.items():
         if isinstance(value, Mapping):
-            add_learner_hook(hooks, _from_full(key, value))
+            full = _named(key, value)
+            add_learner_hook(hooks, full["class_path"](**full["init_args"]))
         elif key not in SHORT:
             raise ValueError(f"unknown learner hook {key!r}; {nearest(key, SHORT)}, or give a mapping with a 'type'")
         elif value is not None and value is not False and value != "":
-            add_learner_hook(hooks, _from_short(key, value))
+            kind, name, priority, position, argument = SHORT[key]
+            if argument is None and value is not True:
+                raise TypeError(f"learner hook {key!r} must be True or False, got {value!r}")
+            hook: Any = LEARNER_HOOK_REGISTRY.get(kind)
+            ext_args = {argument: value} if argument else {}
+            add_learner_hook(hooks, hook(name=name, priority=priority, position=position, ext_args=ext_args))
     return hooks
 
 
@@ -222,13 +228,6 @@ def _section(cfg: Mapping[str, Any] | HookConfig | None) -> Mapping[str, Any]:
     return cfg or {}
 
 
-def _from_short(key: str, value: Any) -> LearnerHook:
-    kind, name, priority, position, argument = SHORT[key]
-    if argument is None and value is not True:
-        raise TypeError(f"learner hook {key!r} must be True or False, got {value!r}")
-    return _build(kind, name, priority, position, {argument: value} if argument else {})
-
-
 def named_learner_hooks(cfg: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     """Return the key, and the class and arguments of each hook in full form: ``class_path`` and ``init_args``.
 
@@ -237,11 +236,6 @@ def named_learner_hooks(cfg: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
         KeyError: If a ``type`` or ``position`` is missing, or a type not registered.
     """
     return [(key, _named(key, value)) for key, value in cfg.items()]
-
-
-def _from_full(key: str, value: Mapping[str, Any]) -> LearnerHook:
-    hook = _named(key, value)
-    return _made(hook["class_path"], **hook["init_args"])
 
 
 def _named(key: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,13 +248,3 @@ def _named(key: str, value: Mapping[str, Any]) -> dict[str, Any]:
     given = {"name": value.get("name", key), "priority": value.get("priority", DEFAULT_PRIORITY)}
     given |= {"position": value["position"], "ext_args": dict(value.get("ext_args") or {})}
     return {"class_path": LEARNER_HOOK_REGISTRY.get(value["type"]), "init_args": given}
-
-
-def _build(kind: str, name: str, priority: int, position: Position, ext_args: Mapping[str, Any]) -> LearnerHook:
-    return _made(LEARNER_HOOK_REGISTRY.get(kind), name=name, priority=priority, position=position, ext_args=ext_args)
-
-
-def _made(hook_class: Any, **arguments: Any) -> LearnerHook:
-    hook = hook_class(**arguments)
-    assert isinstance(hook, LearnerHook)
-    return hook

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
-from lightning_ding.worker.log import WorkerLog
+from lightning_ding.worker.episodes import EpisodeStatistics
+from lightning_ding.worker.log import CollectReport, WorkerLog
 
 
 class Reporter:
@@ -20,7 +20,7 @@ class Reporter:
         self.rows: list[tuple[int, dict[str, float]]] = []
         self.seconds = 0.0
         self.statistics = EpisodeStatistics()
-        self.report = CollectReport(WorkerLog(self, instance_name="collector"), 100, self.statistics)
+        self.report = CollectReport(WorkerLog(self, instance_name="collector"), 100)
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         self.rows.append((step, metrics))
@@ -35,12 +35,12 @@ class Reporter:
         returns: Sequence[float] = (0.0,),
         named: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        self.report.begin()
+        self.report.begin(self.statistics)
         self.seconds += seconds
-        self.statistics.env_step += steps
+        self.statistics.envstep += steps
         self.statistics.sample += sample
-        self.statistics.add(list(returns), list(lengths))
-        self.report.finish(train_iter, named)
+        self.statistics.add_episodes(list(returns), list(lengths))
+        self.report.finish(self.statistics, train_iter, named)
 
     def values(self, name: str) -> list[float]:
         return [row[f"collector/{name}"] for _, row in self.rows]
@@ -50,12 +50,12 @@ class Reporter:
 def reporter(monkeypatch: pytest.MonkeyPatch) -> Reporter:
     made = Reporter()
     clock = SimpleNamespace(perf_counter=lambda: made.seconds)
-    monkeypatch.setattr("lightning_ding.worker.episodes.time", clock)
+    monkeypatch.setattr("lightning_ding.worker.log.time", clock)
     return made
 
 
 def test_collect_report_adds_an_interval_up(reporter: Reporter) -> None:
-    reporter.statistics.env_step, reporter.statistics.sample, reporter.statistics.episode = 960, 860, 67
+    reporter.statistics.envstep, reporter.statistics.sample, reporter.statistics.episode = 960, 860, 67
     reporter.statistics.dropped_episode = 2
     reporter.collect(99, seconds=1.5, steps=30, sample=24, lengths=[10], returns=[5.0])
     reporter.collect(100, seconds=0.5, steps=10, sample=16, lengths=[6, 14], returns=[1.0, 3.0])
@@ -127,9 +127,9 @@ def test_collect_report_forgets_everything_when_it_is_reset(reporter: Reporter) 
 
 
 def test_collect_report_leaves_out_a_call_that_is_not_recorded(reporter: Reporter) -> None:
-    reporter.report.begin(is_recorded=False)
-    reporter.statistics.env_step += 7
-    reporter.report.finish(100)
+    reporter.report.begin(reporter.statistics, is_recorded=False)
+    reporter.statistics.envstep += 7
+    reporter.report.finish(reporter.statistics, 100)
     reporter.collect(100, steps=2)
 
     assert reporter.values("envstep_count") == [2]

@@ -113,7 +113,7 @@ def test_resumed_collector_continues_with_kept_and_unfinished_episodes(mode: Aut
 def test_collector_resumed_without_env_state_keeps_counters_and_kept_data_and_starts_new_episodes(kind: Any) -> None:
     collector, other = kind(env=envs(), policy=policy()), kind(env=envs(), policy=policy())
     collector.collect(5)
-    begun = collector._statistics.next_episode_id
+    begun = collector.next_episode_id
     other.load_state_dict(through_a_file(collector.state_dict()), continues=False)
     other.reset_env()
     data = [other.collect(5) for _ in range(6)]

@@ -275,7 +275,7 @@ def test_collector_does_no_work_for_reports_without_a_logger(monkeypatch: pytest
 
     collector = reporting(None)
     monkeypatch.setattr("time.perf_counter", refuse)
-    monkeypatch.setattr("lightning_ding.worker.episodes.CollectReport._values", refuse)
+    monkeypatch.setattr("lightning_ding.worker.log.CollectReport._values", refuse)
 
     collect(collector, 30, train_iter=100)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lightning_ding.worker.collector.steps import StepTable, TransitionQueue, cut_windows
+from lightning_ding.worker.collector.episode import StepTable, cut_windows
+from lightning_ding.worker.collector.sample import TransitionQueue
 from lightning_ding.worker.episodes import share_out
 
 

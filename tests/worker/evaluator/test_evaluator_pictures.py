@@ -24,10 +24,9 @@ from lightning_ding.envs import FaultBarrier
 from lightning_ding.envs.process.vector_env import ProcessVectorEnv
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
-from lightning_ding.worker.evaluator.drawing import choose_mujoco_gl
 from lightning_ding.worker.evaluator.plan import EpisodePlan
 from lightning_ding.worker.evaluator.rendering import LoggerMedia
-from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, gif, returns_figure
+from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, choose_mujoco_gl, gif, returns_figure
 from tests.toys.envs import CountingEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
@@ -220,7 +219,7 @@ def test_slow_drawing_is_said_once_with_the_variable_of_mujoco(
         return draw(env)
 
     monkeypatch.setattr(FilmedEnv, "render", slow)
-    monkeypatch.setattr("lightning_ding.worker.evaluator.drawing.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("lightning_ding.worker.evaluator.video.time.monotonic", lambda: now[0])
     monkeypatch.setitem(sys.modules, "mujoco", None)
     monkeypatch.delenv("MUJOCO_GL", raising=False)
 
