@@ -134,7 +134,7 @@ def test_a_collector_of_another_kind_begins_new_episodes_and_keeps_the_counters(
     saved, other = kinds[0](env=env, policy=policy()), kinds[1](env=other_env, policy=policy())
     saved.collect(5)
     normaliser = SimpleNamespace(episode_state=dict, load_episode_state=lambda *_: None)
-    learner = SimpleNamespace(rewards=SimpleNamespace(is_on=False))
+    learner = SimpleNamespace(rewards=None)
     parts: dict[str, Any] = {"normaliser": normaliser, "learner": learner}
     metrics = SimpleNamespace(state_dict=dict, load_state_dict=lambda *_: None)
     parts |= {"metrics": metrics, "collect_metrics": metrics}
