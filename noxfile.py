@@ -17,7 +17,7 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 CHOICE = [
     "@tests/quick.txt",
     "tests/entry/test_evaluate.py",
-    "tests/recipes/test_packaged_recipes.py",
+    "tests/recipes/test_recipes.py::test_yaml_trains_from_the_command_line",
     "tests/test_config.py",
     "tests/test_light_imports.py",
     "tests/test_nested.py",
