@@ -94,7 +94,7 @@ class Parts:
         start = time.perf_counter()
         dist.barrier()
         both_here = time.perf_counter()
-        mean = self._average(parameters, loss)
+        mean: Tensor = self._average(parameters, loss)
         self.waiting += both_here - start
         self.averaging += time.perf_counter() - both_here
         return mean

@@ -140,6 +140,11 @@ def _arm(seconds: float) -> None:
 def counts(trainer: Trainer, module: Any) -> tuple[int, ...]:
     """Return counters of which at least one grows while the run makes progress: updates and env steps."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    evaluators = [getattr(callback, "evaluator", None) for callback in callbacks]  # of RunEvaluator
+    evaluators: list[Any] = [getattr(callback, "evaluator", None) for callback in callbacks]  # of RunEvaluator
     progress, steps = module.progress, run_data(trainer).steps_made()
-    return (progress.train_iter, progress.env_step, steps, *(getattr(one, "steps_made", 0) for one in evaluators))
+    return (
+        progress.train_iter,
+        progress.env_step,
+        steps,
+        *(one.steps_made for one in evaluators if hasattr(one, "steps_made")),
+    )

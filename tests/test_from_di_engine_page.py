@@ -119,7 +119,7 @@ def test_policies_before_and_after_have_the_same_loss_and_gradients() -> None:
     columns = {name: torch.stack([torch.as_tensor(row[name]) for row in rows]) for name in rows[0]}
     for name in ("action", "reward"):
         columns[name] = columns[name].squeeze(1)
-    loss, _ = ours.loss({**columns, "terminated": columns["done"]})
+    loss, _ = ours.loss(ours.prepare({**columns, "terminated": columns["done"]}))
     report = theirs.learn_mode.forward(rows)
     assert report["total_loss"] == pytest.approx(loss.item(), rel=1e-6)
     loss.backward()

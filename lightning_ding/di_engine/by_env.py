@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.di_engine.base_env import BaseEnvTimestep
-from lightning_ding.di_engine.policies.data import info_of
-from lightning_ding.di_engine.policies.names import TIME_LIMIT
+from lightning_ding.di_engine.policies.data import TIME_LIMIT, info_of
 from lightning_ding.utils.attributes import PolicyAttributes
 from lightning_ding.utils.modes import is_unknown_attribute
 from lightning_ding.worker.config import CollectorConfig

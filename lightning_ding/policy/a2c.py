@@ -12,7 +12,6 @@ Shapes: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,14 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.actor_critic import (
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.on_policy import ActorCriticPolicy, RolloutBatch
+from lightning_ding.policy.on_policy_options import (
     ActorCriticCollectConfig,
     ActorCriticLearnConfig,
-    ActorCriticPolicy,
+    OnPolicyConfig,
     SDEActorCriticModelConfig,
 )
-from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import searched
@@ -106,8 +105,8 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
     config_class: ClassVar[type[PolicyConfig]] = A2CConfig
     config: A2CConfig
 
-    def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _policy_loss(self, log_prob: Tensor, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
         return rl.policy_gradient_loss(log_prob, batch["advantage"]), {}
 
-    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    def _value_loss(self, value: Tensor, batch: RolloutBatch) -> Tensor:
         return F.mse_loss(value, batch["return"])

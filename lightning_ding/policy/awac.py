@@ -22,7 +22,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.qac import Batch
+from lightning_ding.policy.qac import ActorCriticBatch
 from lightning_ding.policy.weighted_actor import WeightedActorConfig, WeightedActorLearnConfig, WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
@@ -69,14 +69,13 @@ class AWACPolicy(WeightedActorPolicy[AWACConfig]):
     config_class: ClassVar[type[PolicyConfig]] = AWACConfig
     trains_on: ClassVar[str] = "dataset"
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch = self.prepare(batch)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch)
         report |= self.updater.minimise(self.actor_loss, batch, 1)
         self._update_target("critic")
         return report
 
-    def _weight(self, batch: Batch) -> Tensor:
+    def _weight(self, batch: ActorCriticBatch) -> Tensor:
         q = self.model.compute_critic(batch["obs"], batch["action"])["q_value"].amin(0)
         drawn = [self._sample(batch["obs"], noise) for noise in batch["noise"].unbind(-1)]
         values = [self.model.compute_critic(batch["obs"], action)["q_value"].amin(0) for action in drawn]
@@ -86,7 +85,7 @@ class AWACPolicy(WeightedActorPolicy[AWACConfig]):
             advantage = advantage / size.clamp(min=1e-8)
         return rl.advantage_weight(advantage, self.config.learn.beta)
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         action = self._sample(batch["next_obs"], batch["next_noise"])
         q_t = self.target_model.compute_critic(batch["next_obs"], action)["q_value"]
         return rl.pessimistic_target(batch["reward"], batch["discount_t"], q_t)
@@ -97,5 +96,5 @@ class AWACPolicy(WeightedActorPolicy[AWACConfig]):
         return torch.addcmul(mean, log_sigma.exp(), noise).clamp(-1, 1)
 
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-        number = self.config.learn.num_actions
+        shape, number = [*shape, self._action_size()], self.config.learn.num_actions
         return {"noise": self._standard_normal([*shape, number]), "next_noise": self._standard_normal(shape)}

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.actor_policy import ActorModelConfig, ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
+from lightning_ding.policy.on_policy import ActorPolicy
+from lightning_ding.policy.on_policy_options import ActorModelConfig
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
@@ -96,7 +97,7 @@ class BCPolicy(ActorPolicy[BCConfig]):
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         return {"action": self._to_env(self._distribution(self._logit(obs), obs).sample(self.rng))}
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         return self.updater.minimise(self.loss, batch)
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -26,6 +26,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.q_learning import (
+    QBatch,
     QLearningConfig,
     QLearningLearnConfig,
     QLearningModelConfig,
@@ -122,7 +123,6 @@ class C51Policy(QLearningPolicy[C51Config]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = C51Config
-    target_keys: ClassVar[tuple[str, ...]] = ("logit", "distribution")
     support: Tensor
     _has_warned = False
 
@@ -131,7 +131,11 @@ class C51Policy(QLearningPolicy[C51Config]):
         cfg = self.config.model
         self.register_buffer("support", torch.linspace(cfg.v_min, cfg.v_max, cfg.n_atom), persistent=False)
 
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def target_outputs(self, batch: Any) -> dict[str, Any]:
+        """Return the target network's values and distributions of the next observations."""
+        return self._of_target(batch["next_obs"], "logit", "distribution")
+
+    def loss(self, batch: QBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross entropy of a minibatch and the metrics to report; see :meth:`QLearningPolicy.loss`.
 
         They include ``clipped_share`` (B,), the share of the target's mass that lies outside the support.
@@ -150,11 +154,11 @@ class C51Policy(QLearningPolicy[C51Config]):
         return loss, report
 
     @torch.no_grad()
-    def _target(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def _target(self, batch: QBatch) -> tuple[Tensor, Tensor]:
         """Return the projected distribution of the target, (B, N), and its share beyond the support, (B,)."""
-        reward, discount_t, output = self._reward(batch), self._discount(batch), self._target_output(batch)
-        probability_t = rl.take_action_distribution(output["distribution"], self._next_action(batch, output))
-        moved = (rl.moved_support(reward, discount_t, self.support), probability_t, self.support)
+        probability_t = rl.take_action_distribution(batch["target"]["distribution"], self._next_action(batch))
+        moved_support = rl.moved_support(batch["reward"], batch["discount_t"], self.support)
+        moved = (moved_support, probability_t, self.support)
         return rl.categorical_projection(*moved), rl.share_beyond_support(*moved)
 
     def check_means(self, means: Mapping[str, float]) -> None:

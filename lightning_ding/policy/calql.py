@@ -25,8 +25,7 @@ from torch import Tensor
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.cql import CQLConfig, CQLPolicy
-from lightning_ding.policy.qac import Batch
+from lightning_ding.policy.cql import CQLBatch, CQLConfig, CQLPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
 NO_RETURN = -float("inf")  # of a transition that is not bounded
@@ -40,6 +39,13 @@ class CalQLConfig(CQLConfig):
         super().__post_init__()
         kind = self.reward_model.type
         require(kind is None, "reward_model.type", "None, because the returns are those of the data", kind)
+
+
+class CalQLBatch(CQLBatch, total=False):
+    """A minibatch of Cal-QL, leading axis B."""
+
+    data_return: Tensor
+    """Discounted return of the data from each step on, or minus infinity, shape (B,)."""
 
 
 @POLICY_REGISTRY.register("calql")
@@ -66,7 +72,7 @@ class CalQLPolicy(CQLPolicy):
         missing = torch.full((len(transition["reward"]),), NO_RETURN).numpy()
         return {**transition, "data_return": missing}
 
-    def _in_penalty(self, batch: Batch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _in_penalty(self, batch: CalQLBatch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if "data_return" not in batch:
             raise KeyError("a batch needs 'data_return', the discounted return of the data, or minus infinity")
         value = self.normaliser.scale_return(batch["data_return"])[:, None]  # of the same observation in all N

@@ -30,7 +30,7 @@ from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.qac import Batch
+from lightning_ding.policy.qac import ActorCriticBatch
 from lightning_ding.policy.sac import SACConfig, SACLearnConfig, SACPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -71,6 +71,17 @@ class CQLConfig(SACConfig):
     """Options for updates."""
 
 
+class CQLBatch(ActorCriticBatch, total=False):
+    """A minibatch of CQL, leading axis B."""
+
+    uniform_noise: Tensor
+    """N random actions, shape (B, N, A)."""
+    gap_noise: Tensor
+    """Noise of N actions at ``obs``, shape (B, N, A)."""
+    next_gap_noise: Tensor
+    """Noise of N actions at ``next_obs``, shape (B, N, A)."""
+
+
 @POLICY_REGISTRY.register("cql")
 class CQLPolicy(SACPolicy):
     """CQL for continuous actions; vector, image and dict observations.
@@ -95,14 +106,14 @@ class CQLPolicy(SACPolicy):
             kind = dataclasses.replace(learn.optimizer, weight_decay=0.0)
             self.updater.optimizers.append(make_optimizer(kind, [self.log_multiplier], learn.learning_rate_q))
 
-    def _learn_critics(self, batch: Batch) -> dict[str, Any]:
+    def _learn_critics(self, batch: ActorCriticBatch) -> dict[str, Any]:
         report = super()._learn_critics(batch)
         if self.config.learn.with_lagrange:
             place = len(self.updater.optimizers) - 1
             report |= self.updater.minimise(self.multiplier_loss, report, place, NO_CLIP)
         return report
 
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, batch: CQLBatch) -> tuple[Tensor, dict[str, Tensor]]:  # type: ignore[override]
         """Return SAC's loss of the critics plus the conservative term (eq. 4), and the metrics to report, detached.
 
         It also reports ``conservative_gap``, shape (E,): log sum exp of Q minus Q of the data, weighted.
@@ -119,7 +130,7 @@ class CQLPolicy(SACPolicy):
         loss = loss + (self.log_multiplier.detach().exp().clamp(max=1e6) * gap).sum()
         return loss, {**report, "critic_loss": loss.detach(), "conservative_gap": gap.detach(), **further}
 
-    def _in_penalty(self, batch: Batch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _in_penalty(self, batch: Any, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the values of the sampled actions that count in the conservative term, and metrics of them.
 
         Args:
@@ -128,13 +139,13 @@ class CQLPolicy(SACPolicy):
         """
         return q, {}
 
-    def _sampled_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _sampled_actions(self, batch: CQLBatch) -> tuple[Tensor, Tensor]:
         """Return N actions of each kind, shape (B, 3 N, A), and the log densities of each, shape (B, 3 N)."""
         uniform = batch["uniform_noise"]
         size, number, dimensions = uniform.shape
         drawn, log_density = [uniform], [torch.full_like(uniform[..., 0], -dimensions * math.log(2))]
-        for name, noise in (("obs", "gap_noise"), ("next_obs", "next_gap_noise")):
-            action, log_prob = self._sample(_repeated(batch[name], number), batch[noise].flatten(0, 1))
+        for obs, noise in ((batch["obs"], batch["gap_noise"]), (batch["next_obs"], batch["next_gap_noise"])):
+            action, log_prob = self._sample(_repeated(obs, number), noise.flatten(0, 1))
             drawn.append(action.unflatten(0, (size, number)))
             log_density.append(log_prob.unflatten(0, (size, number)))
         return torch.cat(drawn, 1), torch.cat(log_density, 1)
@@ -145,7 +156,7 @@ class CQLPolicy(SACPolicy):
         multiplier = self.log_multiplier.exp().clamp(max=1e6)
         return -multiplier * excess, {"multiplier": multiplier.detach()}
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         if self.config.learn.with_q_entropy:
             return super()._targets(batch)
         action, _ = self._sample(batch["next_obs"], batch["next_noise"])
@@ -153,7 +164,7 @@ class CQLPolicy(SACPolicy):
         return rl.pessimistic_target(batch["reward"], batch["discount_t"], q_t)
 
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-        each = [*shape[:-1], self.config.learn.num_actions, shape[-1]]
+        each = [*shape, self.config.learn.num_actions, self._action_size()]
         uniform = self.rng.uniform(-1, 1, each).astype(np.float32)
         noise = {name: self._standard_normal(each) for name in ("gap_noise", "next_gap_noise")}
         return {**super()._noise(shape), "uniform_noise": uniform, **noise}

@@ -27,7 +27,7 @@ from lightning_ding.config import require
 from lightning_ding.model.batch_renorm import update_layers
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
-from lightning_ding.policy.qac import Batch, ContinuousNetworkConfig
+from lightning_ding.policy.qac import ActorCriticBatch, ContinuousNetworkConfig
 from lightning_ding.policy.sac import SACLearnConfig, SACPolicy, SoftConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
@@ -110,8 +110,7 @@ class CrossQPolicy(SACPolicy):
     config: CrossQConfig
     has_target: ClassVar[bool] = False
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch = self.prepare(batch)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self.updater.minimise(self.critic_loss, batch)
         self._update_statistics(self.model.critic, report, report["critic_loss"])
         if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:
@@ -129,7 +128,7 @@ class CrossQPolicy(SACPolicy):
             statistics = sum_over_ranks(statistics) / world_size()
         update_layers(part, statistics)
 
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`QACPolicy.critic_loss`.
 
         The report also has ``statistics`` of the critics' layers, which are no metric.
@@ -143,7 +142,7 @@ class CrossQPolicy(SACPolicy):
         loss, report = self._td_loss(batch, q, target)
         return loss, report | {"statistics": output["statistics"]}
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss and the metrics; see :meth:`SACPolicy.actor_loss`.
 
         The report also has ``statistics`` of the actor's layers, which are no metric.

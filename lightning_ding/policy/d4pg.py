@@ -25,7 +25,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.c51 import warn_of_clipping
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGModelConfig, DDPGOtherConfig, DDPGPolicy
-from lightning_ding.policy.qac import Batch
+from lightning_ding.policy.qac import ActorCriticBatch
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.config import ReplayBufferConfig
 
@@ -86,7 +86,7 @@ class D4PGPolicy(DDPGPolicy):
     config: D4PGConfig
     _has_warned = False
 
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`QACPolicy.critic_loss`.
 
         The metrics include ``clipped_share`` (B,), the share of the target's mass that lies outside the support.
@@ -105,7 +105,7 @@ class D4PGPolicy(DDPGPolicy):
             report["priority"] = losses.detach().mean(0)
         return loss, report
 
-    def _target_distribution(self, batch: Batch, support: Tensor) -> tuple[Tensor, Tensor]:
+    def _target_distribution(self, batch: ActorCriticBatch, support: Tensor) -> tuple[Tensor, Tensor]:
         """Return the projected distribution of the target, (B, N), and its share beyond the support, (B,)."""
         action = self._target_actions(batch["next_obs"], batch.get("next_noise"))
         output = self.target_model.compute_critic(batch["next_obs"], action)

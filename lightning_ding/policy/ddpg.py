@@ -35,7 +35,14 @@ from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.predict import Way
 from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
-from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig, QACPolicy
+from lightning_ding.policy.qac import (
+    ActorCriticBatch,
+    QACConfig,
+    QACLearnConfig,
+    QACModelConfig,
+    QACOtherConfig,
+    QACPolicy,
+)
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import LogUniform, searched
@@ -197,20 +204,19 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
             "action": self.action_start.to_env({"action_type": output["logit"].argmax(1), "action_args": arguments})
         }
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch, learn = self.prepare(batch), self.config.learn
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch)
-        if (self.progress.train_iter + 1) % learn.actor_update_freq == 0:
+        if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:
             report |= self.updater.minimise(self.actor_loss, batch, 1)
             self._update_target()
         return report
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         action = self._target_actions(batch["next_obs"], batch.get("next_noise"))
         q_t = self.target_model.compute_critic(batch["next_obs"], action)["q_value"]
         return rl.pessimistic_target(batch["reward"], batch["discount_t"], q_t)
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the first critic's value of the actor's actions (eq. 6), and ``actor_loss`` to report.
 
         The value of a hybrid action is the mean over its choices; a small penalty keeps their logits small.
@@ -279,7 +285,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         learn = self.config.learn
         if not learn.noise:
             return {}
-        noise_range = (learn.noise_range.min, learn.noise_range.max)
+        shape, noise_range = [*shape, self._action_size()], (learn.noise_range.min, learn.noise_range.max)
         return {"next_noise": rl.gaussian_noise(shape, learn.noise_sigma, self.rng, noise_range)}
 
     def _state_dict_collect(self) -> dict[str, Any]:

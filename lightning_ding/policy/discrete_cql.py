@@ -11,13 +11,14 @@ Shapes: B batch, A actions, N quantiles.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.q_learning import QBatch
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNLearnConfig, QRDQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -59,7 +60,7 @@ class DiscreteCQLPolicy(QRDQNPolicy):
     trains_on: ClassVar[str] = "dataset"
     config: DiscreteCQLConfig
 
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: QBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return QR-DQN's loss plus the conservative term, and the metrics to report; see :meth:`QRDQNPolicy.loss`.
 
         It also reports ``conservative_gap``, shape (B,): log sum exp of the values minus that of the data's action.

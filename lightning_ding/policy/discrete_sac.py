@@ -28,7 +28,7 @@ from lightning_ding import rl
 from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
-from lightning_ding.policy.qac import Batch, QACNetworkConfig, QACOtherConfig
+from lightning_ding.policy.qac import ActorCriticBatch, QACNetworkConfig, QACOtherConfig
 from lightning_ding.policy.sac import SACConfig, SACLearnConfig, SACPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.schedules import EpsConfig
@@ -101,12 +101,12 @@ class DiscreteSACPolicy(SACPolicy):
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         return {"action": self.action_start.to_env(self._log_p(obs).argmax(1))}
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         q_t = self.target_model.compute_critic(batch["next_obs"])["q_value"]
         value = rl.expected_soft_value(self._log_p(batch["next_obs"]), q_t, self.alpha)
         return torch.addcmul(batch["reward"], batch["discount_t"], value)
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss (eq. 12) on a prepared minibatch, and the metrics to report, detached.
 
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,), minus the entropy; with action masks
@@ -126,11 +126,11 @@ class DiscreteSACPolicy(SACPolicy):
         """Return the log probabilities of all actions, shape (B, A); see :class:`Categorical` for illegal ones."""
         return rl.Categorical(self.model.compute_actor(obs)["logit"], _mask_of(obs)).log_p
 
-    def _target_entropy(self, batch: Batch) -> float | Tensor:
+    def _target_entropy(self, report: dict[str, Tensor]) -> float | Tensor:
         given = self.config.learn.target_entropy
         if given is not None:
             return given
-        bound: float | Tensor = batch.get("max_entropy", math.log(self._action_size()))
+        bound: float | Tensor = report.get("max_entropy", math.log(self._action_size()))
         return ENTROPY_SHARE * bound
 
     def _action_size(self) -> int:

@@ -14,7 +14,6 @@ Shapes: B batch, A actions, U minibatches of a round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +24,7 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.dqn import DQNConfig, DQNLearnConfig, DQNPolicy
-from lightning_ding.policy.q_learning import QLearningOtherConfig
+from lightning_ding.policy.q_learning import QBatch, QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import IntUniform, searched
 from lightning_ding.worker.config import ReplayBufferConfig
@@ -76,6 +75,19 @@ class DQfDConfig(DQNConfig):
     """Exploration, and prioritised replay."""
 
 
+class DQfDBatch(QBatch, total=False):
+    """A minibatch of DQfD, leading axis B."""
+
+    is_expert: Tensor
+    """Whether a transition is a demonstration, shape (B,)."""
+    reward_1: Tensor
+    """Reward of the first of the n steps, shape (B,)."""
+    terminated_1: Tensor
+    """Whether the first step terminated, shape (B,)."""
+    next_obs_1: Any
+    """True observations after the first step."""
+
+
 @POLICY_REGISTRY.register("dqfd")
 class DQfDPolicy(DQNPolicy):
     """DQfD for discrete, multi-discrete and multi-binary actions; all kinds of observations; action masks.
@@ -91,7 +103,6 @@ class DQfDPolicy(DQNPolicy):
 
     config_class: ClassVar[type[PolicyConfig]] = DQfDConfig
     demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "needed"
-    target_inputs: ClassVar[tuple[str, ...]] = ("next_obs", "next_obs_1")
     config: DQfDConfig
 
     @property
@@ -99,15 +110,14 @@ class DQfDPolicy(DQNPolicy):
         """Updates from demonstrations only, before the first collection."""
         return self.config.learn.per_train_iter_k
 
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and its metrics; see :meth:`DQNPolicy.loss`.
+    def target_outputs(self, batch: Any) -> dict[str, Any]:
+        """Return the target network's values of the next observations, and ``first``, those after the first step."""
+        return {**super().target_outputs(batch), "first": self._of_target(batch["next_obs_1"], "logit")}
 
-        Args:
-            batch: The entries that DQN needs; ``is_expert`` (B,), True for demonstrations; and ``reward_1`` (B,),
-                ``terminated_1`` (B,) and ``next_obs_1`` of the first of the n steps.
-        """
+    def loss(self, batch: DQfDBatch) -> tuple[Tensor, dict[str, Tensor]]:  # type: ignore[override]
+        """Return the loss of a minibatch and its metrics; see :meth:`DQNPolicy.loss`."""
         learn, weight = self.config.learn, self._weight(batch)
-        first = self._targets(_first_step(batch, self.config.discount_factor))
+        first = self._targets(self._first_step(batch))
         targets = list(zip(first, self._targets(batch), strict=True))
         values = self._values(self._output(self.model, batch["obs"]), batch["obs"])
         errors, margins, predictions = [], [], []
@@ -129,6 +139,13 @@ class DQfDPolicy(DQNPolicy):
             report["priority"] = torch.stack([rl.td_error(one, other) for one, other in pairs]).mean(0)
         return loss, report
 
+    def _first_step(self, batch: DQfDBatch) -> QBatch:
+        """Return what :meth:`_targets` reads, of the first of the n steps of each transition."""
+        reward, gamma = batch["reward_1"], torch.full_like(batch["reward_1"], self.config.discount_factor)
+        discount_t = self._discount({"reward": reward, "terminated": batch["terminated_1"], "discount": gamma})
+        target = batch["target"]["first"]
+        return {"reward": reward, "next_obs": batch["next_obs_1"], "discount_t": discount_t, "target": target}
+
     def _half_square(self) -> Tensor:
         """Return half the sum of the squared parameters."""
         return 0.5 * torch.stack([one.square().sum() for one in self.model.parameters()]).sum()
@@ -140,11 +157,3 @@ class DQfDPolicy(DQNPolicy):
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "margin_loss"]
-
-
-def _first_step(batch: Mapping[str, Any], discount_factor: float) -> dict[str, Any]:
-    """Return the first of the n steps of each transition, in the form of a minibatch with one step."""
-    reward = batch["reward_1"]
-    step = {"reward": reward, "next_obs": batch["next_obs_1"], "terminated": batch["terminated_1"]}
-    step["discount"] = torch.full_like(reward, discount_factor)
-    return step | {"target_q": batch["target_q_1"]} if "target_q_1" in batch else step

@@ -12,7 +12,7 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from lightning_ding import rl
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.q_learning import (
+    QBatch,
     QLearningConfig,
     QLearningLearnConfig,
     QLearningModelConfig,
@@ -86,7 +87,7 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = DQNConfig
 
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: QBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temporal-difference loss of a minibatch and its metrics; see :meth:`QLearningPolicy.loss`.
 
         The ``action`` of a multi-discrete space is (B, dimensions); losses and values are averaged over the dimensions.
@@ -104,10 +105,10 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
         return loss, report
 
     @torch.no_grad()
-    def _targets(self, batch: Mapping[str, Any]) -> list[Tensor]:
+    def _targets(self, batch: QBatch) -> list[Tensor]:
         """Return the target of each dimension of the action, shapes (B,)."""
-        reward, discount_t, next_obs = self._reward(batch), self._discount(batch), batch["next_obs"]
-        q_t = self._values(self._target_output(batch), next_obs)
+        reward, discount_t, next_obs = batch["reward"], batch["discount_t"], batch["next_obs"]
+        q_t = self._values(batch["target"], next_obs)
         if not self.config.learn.double_q:
             return [rl.q_target(reward, discount_t, q) for q, _ in q_t]
         with self._in_eval_mode:

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig, NetworkConfig, PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.policy.base.predict import Way
 from lightning_ding.policy.base.spaces import ActionBounds
+from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.utils.schedules import ScheduleConfig
@@ -179,7 +179,7 @@ class DTPolicy(ActorPolicy[DTConfig]):
         target = self.config.rtg_scale if self.config.rtg_target is None else self.config.rtg_target
         return {"_contexts": Contexts(self.config.context_len, target)}
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         return self.updater.minimise(self.loss, batch)
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -26,6 +26,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.iqn import IQNModelConfig
+from lightning_ding.policy.q_learning import QBatch
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNLearnConfig, QRDQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -94,11 +95,11 @@ class FQFPolicy(QRDQNPolicy):
             make_optimizer(learn.optimizer, levels, learn.learning_rate_fraction),
         ]
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self.updater.minimise(self.fraction_loss, batch, 1, NO_CLIP)
         return report | super()._forward_learn(batch)
 
-    def fraction_loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def fraction_loss(self, batch: QBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the proposed levels, a scalar, and the metrics to report, detached.
 
         It reports ``fraction_loss``, a scalar, and ``fraction_entropy`` (B,).

@@ -17,24 +17,69 @@ Shapes: T steps of an unroll, B unrolls of a minibatch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import require
+from lightning_ding.config import moved, require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.on_policy_options import ActorCriticModelConfig, OnPolicyLearnConfig
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
-from lightning_ding.policy.replayed import ReplayedConfig, ReplayedLearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import Choice, searched
 from lightning_ding.worker.config import ReplayBufferConfig
+
+UNIFORM = "minibatches are drawn uniformly, because the loss corrects for the policy that acted only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedLearnConfig(OnPolicyLearnConfig):
+    """Options for updates."""
+
+    MOVED: ClassVar[dict[str, str]] = {
+        key: advice for key, advice in OnPolicyLearnConfig.MOVED.items() if key != "update_per_collect"
+    }
+
+    update_per_collect: int = 4
+    """Updates after each collection of n_sample transitions, >= 1."""
+    batch_size: int = 64
+    """Transitions or unrolls of a minibatch on each rank, >= 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedConfig(PolicyConfig):
+    """The config of every such algorithm."""
+
+    MOVED: ClassVar[dict[str, str]] = PolicyConfig.MOVED | moved(
+        action_space="set model.action_space",
+        priority=UNIFORM,
+        priority_IS_weight=UNIFORM,
+        random_collect_size="the probability of each action is needed, so the policy itself must act",
+    )
+
+    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
+    """gamma, in [0, 1]."""
+    model: ActorCriticModelConfig = field(default_factory=ActorCriticModelConfig)
+    """The network."""
+    learn: ReplayedLearnConfig = field(default_factory=ReplayedLearnConfig)
+    """Options for updates."""
+    collect: ReplayCollectConfig = field(default_factory=ReplayCollectConfig)
+    """Options for collecting: the amount and the collector."""
+    other: QACOtherConfig = field(default_factory=QACOtherConfig)
+    """Replay."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +147,27 @@ class IMPALAConfig(ReplayedConfig):
         require(self.unroll_len >= 1, "unroll_len", ">= 1", self.unroll_len)
 
 
+class IMPALABatch(TypedDict, total=False):
+    """A minibatch of B unrolls of T steps, and what ``_process_transition`` of a subclass adds."""
+
+    obs: Any
+    """Observations, leading axes (T, B)."""
+    action: Any
+    """Actions as they were drawn, in the network's units, leading axes (T, B)."""
+    log_prob: Tensor
+    """Log probabilities of the actions by the policy that acted, shape (T, B)."""
+    reward: Tensor
+    """Rewards, shape (T, B)."""
+    terminated: Tensor
+    """Whether a step terminated its episode, after which the next one follows, shape (T, B)."""
+    mask: Tensor
+    """Whether a step is real; false where an unroll is over, shape (T, B)."""
+    last_obs: Any
+    """True next observations of the last step of each unroll, leading axis (B,)."""
+    entropy_weight: Tensor
+    """In place of ``learn.entropy_weight``; with a schedule."""
+
+
 @POLICY_REGISTRY.register("impala")
 class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
     """IMPALA; discrete, multi-discrete, continuous and hybrid actions, action masks; all kinds of observations.
@@ -124,11 +190,11 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
     def _logit(self, obs: Any) -> Any:
         return self.model.compute_actor(obs)["logit"]  # type: ignore[operator]
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        return self._update(self.prepare(batch) | self.updater.schedules.tensors)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
+        return self._update(batch | self.updater.schedules.tensors)
 
-    def prepare(self, data: Batch) -> Batch:
-        """Return the columns that the loss reads, from unrolls with leading axes (T, B) and a ``mask``."""
+    def prepare(self, data: Batch) -> Any:
+        """Return an :class:`IMPALABatch`, from unrolls with leading axes (T, B) and a ``mask``."""
         if "last_obs" in data:
             return data
         needed = "of unrolls with a 'mask', which a buffer of the type 'sequence' gives"
@@ -137,14 +203,8 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
         last_obs = nested.index(data["next_obs"], -1)  # the padding of a shorter unroll repeats its last step
         return self._added_columns(data) | {name: data[name] for name in names} | {"last_obs": last_obs}
 
-    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: IMPALABatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch and the metrics to report.
-
-        Args:
-            batch: ``obs``, ``action`` as it was drawn, ``log_prob`` of the policy that acted, ``reward``,
-                ``terminated``, after which the next episode follows, and ``mask``, which is false where an unroll is
-                over, leading axes (T, B); ``last_obs``, the true next observation of the last step of each unroll,
-                leading axis (B,).
 
         Returns:
             The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``. Each is a
@@ -163,15 +223,15 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
         report = {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
         return loss, {name: one.detach() for name, one in report.items()}
 
-    def _output(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor, Tensor]:
+    def _output(self, batch: IMPALABatch) -> tuple[Any, Tensor, Tensor]:
         """Return the distribution of all actions, and the log probabilities and values of the steps, both (T, B)."""
-        obs, action = (nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "action"))
+        obs, action = (nested.apply(lambda x: x.flatten(0, 1), one) for one in (batch["obs"], batch["action"]))
         output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
         distribution, shape = self._distribution(output["logit"], obs), batch["mask"].shape
         return distribution, distribution.log_prob(action).view(shape), output["value"].view(shape)
 
     @torch.no_grad()
-    def _vtrace(self, batch: Mapping[str, Any], log_prob: Tensor, value: Tensor) -> rl.VTrace:
+    def _vtrace(self, batch: IMPALABatch, log_prob: Tensor, value: Tensor) -> rl.VTrace:
         """Return the targets and advantages for the current policy and its values, both (T, B)."""
         learn, mask = self.config.learn, batch["mask"]
         with self._in_eval_mode:

@@ -12,11 +12,9 @@ Shapes: B batch, A dimensions of an action, E critics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +22,7 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.qac import Batch
+from lightning_ding.policy.qac import ActorCriticBatch
 from lightning_ding.policy.weighted_actor import WeightedActorConfig, WeightedActorLearnConfig, WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import LogUniform, searched
@@ -77,8 +75,7 @@ class IQLPolicy(WeightedActorPolicy[IQLConfig]):
         learn, parameters = self.config.learn, self.model.value.parameters()
         self.updater.optimizers.append(make_optimizer(learn.optimizer, parameters, learn.learning_rate_value))
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch = self.prepare(batch)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the losses, which may be compiled
             report = self.updater.minimise(self.value_loss, batch, 2)
             report |= self.updater.minimise(self.actor_loss, batch, 1)
@@ -86,7 +83,7 @@ class IQLPolicy(WeightedActorPolicy[IQLConfig]):
         self._update_target("critic")
         return report
 
-    def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def value_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the value network (eq. 5) on a prepared minibatch, and the metrics to report, detached.
 
         It reports ``value_loss``, a scalar, and ``value``, shape (B,).
@@ -96,21 +93,18 @@ class IQLPolicy(WeightedActorPolicy[IQLConfig]):
         return loss, {"value_loss": loss.detach(), "value": value.detach()}
 
     @torch.no_grad()
-    def _q_of_data(self, batch: Batch) -> Tensor:
+    def _q_of_data(self, batch: ActorCriticBatch) -> Tensor:
         """Return the target critics' smallest value of the data's actions, shape (B,)."""
         q: Tensor = self.target_model.compute_critic(batch["obs"], batch["action"])["q_value"]
         return q.amin(0)
 
-    def _weight(self, batch: Batch) -> Tensor:
+    def _weight(self, batch: ActorCriticBatch) -> Tensor:
         advantage = self._q_of_data(batch) - self.model.compute_value(batch["obs"])
         return rl.advantage_weight(advantage, self.config.learn.beta)  # eq. 7
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         value = self.model.compute_value(batch["next_obs"])  # eq. 6
         return torch.addcmul(batch["reward"], batch["discount_t"], value).detach()
-
-    def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-        return {}
 
     def _model_cfg(self) -> dict[str, Any]:
         return super()._model_cfg() | {"with_value": True}

@@ -13,18 +13,18 @@ Shapes: B batch, U minibatches of a round, A actions, N levels of a prediction, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.q_learning import TARGET_OF
+from lightning_ding.policy.q_learning import QBatch
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNLearnConfig, QRDQNModelConfig, QRDQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -78,6 +78,15 @@ class IQNConfig(QRDQNConfig):
     """Options for updates."""
 
 
+class IQNBatch(QBatch, total=False):
+    """A minibatch of IQN, leading axis B."""
+
+    tau: Tensor
+    """Random levels of the prediction, shape (B, N)."""
+    tau_t: Tensor
+    """Random levels of the target, shape (B, M)."""
+
+
 @POLICY_REGISTRY.register("iqn")
 class IQNPolicy(QRDQNPolicy):
     """IQN for discrete actions; vector, image and dict observations; action masks.
@@ -94,41 +103,20 @@ class IQNPolicy(QRDQNPolicy):
     config_class: ClassVar[type[PolicyConfig]] = IQNConfig
     config: IQNConfig
     divides_by_kappa: ClassVar[bool] = True
-    target_noise: ClassVar[tuple[str, ...]] = ("tau_t",)
 
-    def prepare(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return minibatches with random quantile levels, leading axes (B,) or (U, B).
+    def _noise(self, shape: Sequence[int]) -> dict[str, NDArray[Any]]:
+        sizes = {"tau": self.config.learn.num_quantiles, "tau_t": self.config.learn.num_target_quantiles}
+        return {name: self.rng.random((*shape, size), dtype=np.float32) for name, size in sizes.items()}
 
-        Minibatches that are already prepared are returned unchanged.
+    def target_outputs(self, batch: Any) -> dict[str, Any]:
+        """Return the target network's quantiles of the next observations at ``tau_t``, and values at fixed levels."""
+        output = self.target_model(batch["next_obs"], batch["tau_t"])
+        chooser = output if self.config.learn.double_q else self.target_model(batch["next_obs"])
+        return {"q": output["q"], "logit": chooser["logit"]}
 
-        Returns:
-            The same with ``tau`` (..., N) for the prediction and ``tau_t`` (..., M) for the target.
-        """
-        if "tau" in data:
-            return dict(data)
-        reward, learn = data["reward"], self.config.learn
-        sizes = {"tau": learn.num_quantiles, "tau_t": learn.num_target_quantiles}
-        drawn = {name: self.rng.random((*reward.shape, size), dtype=np.float32) for name, size in sizes.items()}
-        return {**data, **{name: torch.from_numpy(levels).to(reward) for name, levels in drawn.items()}}
-
-    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        return super()._prepare_round(self.prepare(data))
-
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return super()._forward_learn(self.prepare(batch))
-
-    def _prediction(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def _prediction(self, batch: IQNBatch) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         q = self.model(batch["obs"], batch["tau"])["q"]
         return rl.take_action_distribution(q, batch["action"]), batch["tau"]
-
-    def _target_output(self, batch: Mapping[str, Any], name: str = "next_obs") -> dict[str, Any]:
-        if TARGET_OF[name] in batch:
-            return batch[TARGET_OF[name]]  # type: ignore[no-any-return]
-        with torch.no_grad():
-            output: dict[str, Any] = self.target_model(batch[name], batch["tau_t"])
-            if not self.config.learn.double_q:
-                output = output | {"logit": self.target_model(batch[name])["logit"]}
-        return output
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered Q-network."""

@@ -16,7 +16,6 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.dqn import DQNConfig, DQNLearnConfig, DQNPolicy
+from lightning_ding.policy.q_learning import QBatch
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -79,13 +79,16 @@ class MDQNPolicy(DQNPolicy):
 
     config_class: ClassVar[type[PolicyConfig]] = MDQNConfig
     config: MDQNConfig
-    target_inputs: ClassVar[tuple[str, ...]] = ("next_obs", "obs")
+
+    def target_outputs(self, batch: Any) -> dict[str, Any]:
+        """Return the target network's values of the next observations, and ``before``, those of the observations."""
+        return {**super().target_outputs(batch), "before": self._of_target(batch["obs"], "logit")}
 
     @torch.no_grad()
-    def _targets(self, batch: Mapping[str, Any]) -> list[Tensor]:
-        reward, discount_t, tau = self._reward(batch), self._discount(batch), self.config.entropy_tau
-        q_tm1 = [q for q, _ in self._values(self._target_output(batch, "obs"), batch["obs"])]
-        q_t = [q for q, _ in self._values(self._target_output(batch), batch["next_obs"])]
+    def _targets(self, batch: QBatch) -> list[Tensor]:
+        reward, discount_t, tau = batch["reward"], batch["discount_t"], self.config.entropy_tau
+        q_tm1 = [q for q, _ in self._values(batch["target"]["before"], batch["obs"])]
+        q_t = [q for q, _ in self._values(batch["target"], batch["next_obs"])]
         bonuses = [
             rl.munchausen_bonus(q, action, tau, self.config.m_clip)
             for q, action in zip(q_tm1, self._parts(batch["action"]), strict=True)

@@ -1,30 +1,31 @@
-"""The base of algorithms that learn from rollouts: their config and minibatches.
+"""The base of algorithms that learn from rollouts: acting, minibatches, and generalised advantages with a critic.
 
-Shapes: S transitions of a rollout, B of a minibatch.
+Papers: advantages: Schulman et al. 2016, eq. 16 (https://arxiv.org/abs/1506.02438); noise on the mean: Rahman and Xue
+2022, algorithm 1 (https://arxiv.org/abs/2212.07536).
+
+Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a continuous action.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, cast
 
 import torch
-from torch import Tensor
+from gymnasium import spaces
+from torch import Tensor, nn
 
 from lightning_ding import nested, rl
-from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_policy import ActorPolicy
-from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
-from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
-from lightning_ding.policy.base.policy import ConfigT
+from lightning_ding.config import require
+from lightning_ding.policy.base.optimizers import make_optimizer
+from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.search_spaces import Choice, LogUniform, searched
+from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_shape
+from lightning_ding.policy.critic_scale import ScaledCriticPolicy
+from lightning_ding.policy.state_dependent_exploration import explores_by_state, uses_sde, with_noise
 from lightning_ding.utils.modes import IS_FIRST, STATE, not_implemented
 from lightning_ding.utils.ranks import min_over_ranks
-from lightning_ding.utils.schedules import ScheduleConfig
-from lightning_ding.worker.config import CollectorConfig
 
 USUAL_COLUMNS = frozenset(
     {
@@ -35,95 +36,70 @@ USUAL_COLUMNS = frozenset(
     }
 )
 """Columns that collectors, buffers and these algorithms make; a subclass has added all others."""
+LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
+
+RolloutBatch = TypedDict(
+    "RolloutBatch",
+    {
+        "obs": Any,  # observations, leading axis B
+        "action": Any,  # actions as they were drawn, in the network's units
+        "log_prob": Tensor,  # of the actions by the policy that acted, shape (B,)
+        "value": Tensor,  # output of the critic before the updates, shape (B,)
+        "advantage": Tensor,  # shape (B,)
+        "return": Tensor,  # target of the critic's output, shape (B,)
+        "mean_noise": Tensor,  # added to the mean of continuous actions, shape (B, A); with rpo_alpha
+        "entropy_weight": Tensor,  # in place of learn.entropy_weight; with a schedule
+        "clip_ratio": Tensor,  # in place of learn.clip_ratio; with a schedule
+    },
+    total=False,
+)
+"""A minibatch as losses read it, and what ``_process_transition`` of a subclass adds and ``loss_columns`` names."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnPolicyOptimizerConfig(OptimizerConfig):
-    """The class of the optimizer and its further arguments."""
+class ActorPolicy(Policy[ConfigT]):
+    """A policy that acts by a distribution over actions.
 
-    eps: float = 1e-5
-    """Added to the denominator of the step, > 0; not for sgd."""
+    Actions are discrete, multi-discrete, continuous or hybrid, as the config's ``model.action_space`` or the env says.
+    Networks give continuous actions in units of half the env's range; what leaves the range is clipped for the env
+    only, so that probabilities stay those of the action drawn.
+    """
 
+    shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape", "action_space")
+    config: Any
 
-@dataclass(frozen=True, kw_only=True)
-class OnPolicyLearnConfig(LearnConfig):
-    """Options for updates."""
+    def _forward_eval(self, obs: Any) -> dict[str, Any]:
+        return {"action": self._to_env(self._distribution(self._logit(obs), obs).mode())}
 
-    MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
-        discount_factor="set discount_factor of the policy",
-        update_per_collect="a rollout gives epoch_per_collect times its size divided by batch_size updates",
-    )
+    def _logit(self, obs: Any) -> Any:
+        """Return the parameters of the distribution over actions, see :func:`rl.distribution_of`."""
+        return self.model(obs)["logit"]
 
-    batch_size: int | None = searched(64, Choice(32, 64, 128, 256, 512))
-    """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
-    learning_rate: float = searched(3e-4, LogUniform(1e-5, 1e-2))
-    """Step size at the start, > 0."""
-    optimizer: OnPolicyOptimizerConfig = field(default_factory=OnPolicyOptimizerConfig)
-    """The class of the optimizer."""
-    entropy_weight: float = 0.0
-    """Weight of the policy's entropy, which keeps it exploring, >= 0."""
-    entropy_weight_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
-    """A factor of entropy_weight that changes during the run; needs entropy_weight > 0."""
-    grad_clip_norm: float | None = 0.5
-    """Largest norm of the gradient, > 0; None for no limit."""
+    def _distribution(self, logit: Any, obs: Any) -> rl.Distribution:
+        return rl.distribution_of(logit, obs.get("action_mask") if isinstance(obs, Mapping) else None)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size, path = self.batch_size, "learn.entropy_weight_scheduler"
-        require(size is None or size >= 1, "learn.batch_size", ">= 1 or None", size)
-        require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
-        require(self.entropy_weight >= 0, "learn.entropy_weight", ">= 0", self.entropy_weight)
-        self.entropy_weight_scheduler.check(path)
-        is_used = self.entropy_weight > 0 or self.entropy_weight_scheduler == ScheduleConfig()
-        require(is_used, path, "left at its default with entropy_weight 0", self.entropy_weight_scheduler.type)
+    def _to_env(self, action: Any) -> Any:
+        if isinstance(action, Mapping):
+            return self.action_start.to_env({**action, "action_args": self._to_env(action["action_args"])})
+        if not action.is_floating_point():
+            return self.action_start.to_env(action)
+        section, names = self.config.model, "model.action_space and model.action_shape"
+        needed = "set if a custom network has continuous actions and there is no env"
+        require(self.bounds is not None, names, needed, (section.action_space, section.action_shape))
+        return cast(ActionBounds, self.bounds).to_env(action)
 
+    def _init_spaces(self) -> None:
+        super()._init_spaces()
+        self.bounds: ActionBounds | None = None
+        section = self.config.model
+        shape, low, high = section.action_shape, section.action_low, section.action_high
+        if section.action_space in ("discrete", None) or shape is None:  # a custom network's size is known from the env
+            return
+        size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape
+        self.bounds = ActionBounds(size, allow_unbounded=True).to(self.device)
+        self.bounds.set(low or [-1.0] * size, high or [1.0] * size, bool(section.action_integer))
 
-@dataclass(frozen=True, kw_only=True)
-class OnPolicyCollectConfig:
-    """Options for collecting: the amount and the collector."""
-
-    MOVED: ClassVar[dict[str, str]] = moved(discount_factor="set discount_factor of the policy")
-
-    n_sample: int | None = None
-    """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
-    n_episode: int | None = None
-    """Episodes of a rollout on each rank, >= 1; None with n_sample."""
-    unroll_len: int = 1
-    """Steps of a training sample; these algorithms have no memory, so only 1."""
-    collector: CollectorConfig = field(default_factory=CollectorConfig)
-    """The collector: sample with n_sample, episode with n_episode."""
-
-    def __post_init__(self) -> None:
-        one = "set when n_episode is None, and None when it is set"
-        require((self.n_sample is None) != (self.n_episode is None), "collect.n_sample", one, self.n_sample)
-        require(self.n_sample is None or self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
-        require(self.n_episode is None or self.n_episode >= 1, "collect.n_episode", ">= 1", self.n_episode)
-        require(self.unroll_len == 1, "collect.unroll_len", "1", self.unroll_len)
-        kind = self.collector.type
-        other = "episode" if self.n_sample is not None else "sample"
-        given = "n_sample" if self.n_sample is not None else "n_episode"
-        require(kind != other, "collect.collector.type", f"a different one with collect.{given}", kind)
-        waste = "False: the rollout holds whole episodes already"
-        require(not self.collector.get_train_sample, "collect.collector.get_train_sample", waste, True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(PolicyConfig):
-    """Everything that can be set of every on-policy algorithm."""
-
-    MOVED: ClassVar[dict[str, str]] = PolicyConfig.MOVED | moved(
-        action_space="set model.action_space",
-        priority="there is no replay, so nothing to draw by priority",
-        priority_IS_weight="there is no replay, so nothing to weigh",
-        nstep="advantages reach as far as the rollout, see collect.gae_lambda",
-        random_collect_size="a rollout must come from the policy itself",
-    )
-
-    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
-    """gamma, in [0, 1]."""
-
-    def __post_init__(self) -> None:
-        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        return {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}
 
 
 class OnPolicyPolicy(ActorPolicy[ConfigT]):
@@ -144,7 +120,7 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     # ------------------------------------------------------------------ to implement
 
-    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch of the data of ``_learning_data``, and the metrics to report, detached."""
         raise not_implemented(self, "loss")
 
@@ -189,7 +165,7 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         learn = self.config.learn
         self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
         return self._make_pass(self._learning_data(batch, sequences))[-1]
@@ -236,6 +212,178 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
             return int(self.config.learn.update_per_collect)
         rows = self.config.collect.n_sample or 1
         return max(1, round(rows / self.batch_size))
+
+
+@explores_by_state
+class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
+    """A policy that weighs its actions by generalised advantages, of rollouts or of replayed ones.
+
+    A sequence that a time limit or the end of the rollout cuts bootstraps from the value of its final next observation;
+    a terminated one does not. Values are computed when a rollout is learned from; ``value`` is that of the weights at
+    its first pass. A subclass implements ``_policy_loss`` and ``_value_loss``.
+
+    With separate optimizers, a network passed as ``model`` also has ``actor_parameters()`` and ``critic_parameters()``.
+    """
+
+    parts_of_model: ClassVar[tuple[str, ...]] = ("compute_actor", "compute_critic", "compute_actor_critic")
+
+    # ------------------------------------------------------------------ to implement
+
+    def _policy_loss(self, log_prob: Tensor, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss that the log probabilities, shape (B,), of the actions have, and metrics in addition."""
+        raise not_implemented(self, "_policy_loss")
+
+    def _value_loss(self, value: Tensor, batch: RolloutBatch) -> Tensor:
+        """Return the loss that the outputs of the critic, shape (B,), have."""
+        raise not_implemented(self, "_value_loss")
+
+    # ------------------------------------------------------------------ setting up
+
+    def _initialise(self, model: nn.Module | None) -> None:
+        super()._initialise(model)
+        if model is None and self._needs_model() and self.config.learn.ppo_param_init:
+            self.model.init_orthogonally()  # type: ignore[operator]
+
+    def _init_spaces(self) -> None:
+        super()._init_spaces()
+        alpha, is_used = self.config.learn.rpo_alpha, self.config.model.action_space != "discrete"
+        require(is_used or not alpha, "learn.rpo_alpha", "0 for discrete actions, which have no mean", alpha)
+
+    def _init_learn(self) -> None:
+        super()._init_learn()
+        learn, model = self.config.learn, cast(Any, self.model)
+        self._make_return_statistics()
+        if learn.has_two_rates:
+            actor, critic = model.actor_parameters(), model.critic_parameters()
+            rates = (actor, learn.learning_rate_actor), (critic, learn.learning_rate_critic)
+            self.updater.optimizers = [make_optimizer(learn.optimizer, part, rate) for part, rate in rates]
+
+    def _logit(self, obs: Any) -> Any:
+        model: Any = self.model
+        return model.compute_actor(obs)["logit"]
+
+    def _draw(self, distribution: rl.Distribution, logit: Any) -> Any:
+        return with_noise(self, logit) if uses_sde(self) else super()._draw(distribution, logit)
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered actor-critic network."""
+        return "vac", ["lightning_ding.model.vac"]
+
+    # ------------------------------------------------------------------ advantages
+
+    @torch.no_grad()
+    def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
+        value = self._values(rollout["obs"])  # in one pass, not at every step of the envs
+        advantage, target = self._advantage(rollout, value, sequences)
+        kept = {name: rollout[name] for name in ("obs", "action", "log_prob")}
+        return self._added_columns(rollout) | kept | {"value": value, "advantage": advantage, "return": target}
+
+    def _advantage(self, rollout: Batch, value: Tensor, sequences: rl.Sequences) -> tuple[Tensor, Tensor]:
+        """Return advantages in units of the reward, and the targets of the critic's output, both of shape (S,)."""
+        config = self.config
+        terminated = rollout["terminated"]
+        if config.learn.ignore_done:
+            terminated = torch.zeros_like(terminated)
+        table = {"reward": rollout["reward"], "value": self._returns_of(value), "terminated": terminated}
+        steps = {name: sequences.lay_out(column) for name, column in table.items()}
+        next_value = self._next_value(rollout, steps["value"], steps["terminated"], sequences)
+        gamma, gae_lambda = config.discount_factor, config.collect.gae_lambda
+        advantage = rl.gae(
+            steps["reward"], steps["value"], next_value, steps["terminated"], sequences.ended, gamma, gae_lambda
+        )
+        advantage = sequences.flatten(advantage)
+        return advantage, self._outputs_for(advantage + table["value"])
+
+    def _next_value(self, rollout: Batch, value: Tensor, terminated: Tensor, sequences: rl.Sequences) -> Tensor:
+        """Return the values of the next observations, shape (T, N), at the end of a sequence of the final one."""
+        next_value = torch.cat([value[1:], value[-1:]])
+        rows = sequences.flatten(sequences.ended & ~terminated)
+        flat = sequences.flatten(next_value)
+        final = nested.index(rollout["next_obs"], rows)
+        if nested.length(final):  # none where every sequence ends with a terminal state
+            flat[rows] = self._returns_of(self._values(final))
+        return sequences.lay_out(flat)
+
+    def _values(self, obs: Any) -> Tensor:
+        parts = nested.split(obs, LARGEST_FORWARD)
+        with self._in_eval_mode:
+            outputs = [self.model.compute_critic(part)["value"] for part in parts]  # type: ignore[operator]
+        return self._corrected(torch.cat(outputs))
+
+    def _standardised(self) -> str | None:
+        return "advantage" if self.config.learn.adv_norm else None
+
+    # ------------------------------------------------------------------ learning
+
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
+        """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
+        data = self._learning_data(batch, rl.time_major(batch["env_id"], batch["episode_id"]))
+        return self._make_pass(self._renew_scale(data))[-1]
+
+    def _update(self, minibatch: Batch) -> dict[str, Any]:
+        alpha = self.config.learn.rpo_alpha
+        if alpha:
+            action = minibatch["action"]
+            mean = action["action_args"] if isinstance(action, Mapping) else action
+            minibatch["mean_noise"] = torch.from_numpy(self.rng.uniform(-alpha, alpha, tuple(mean.shape))).to(mean)
+        if not self.config.learn.has_two_rates:
+            return self.updater.minimise(self.loss, minibatch)
+        actor = self.updater.minimise(self.loss_of_actor, minibatch)
+        critic = self.updater.minimise(self.loss_of_critic, minibatch, 1)
+        return {**critic, **actor, "total_loss": actor["total_loss"] + critic["total_loss"]}
+
+    def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a minibatch and the metrics to report.
+
+        Returns:
+            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``, and what
+            an algorithm adds.
+        """
+        output = self._network_output(batch)
+        policy_loss, entropy, report = self._actor_terms(output["logit"], batch)
+        value_loss = self._value_loss(self._corrected(output["value"]), batch)
+        learn = self.config.learn
+        loss = (
+            policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
+        )
+        report |= {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
+        return loss, {name: value.detach() for name, value in report.items()}
+
+    def loss_of_actor(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the part of :meth:`loss` that trains the actor, and its metrics."""
+        policy_loss, entropy, report = self._actor_terms(self._logit(batch["obs"]), batch)
+        loss = policy_loss - batch.get("entropy_weight", self.config.learn.entropy_weight) * entropy
+        report |= {"total_loss": loss, "policy_loss": policy_loss, "entropy_loss": entropy}
+        return loss, {name: value.detach() for name, value in report.items()}
+
+    def loss_of_critic(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the part of :meth:`loss` that trains the critic, and its metrics."""
+        output = self.model.compute_critic(batch["obs"])["value"]  # type: ignore[operator]
+        value_loss = self._value_loss(self._corrected(output), batch)
+        loss = self.config.learn.value_weight * value_loss
+        return loss, {"total_loss": loss.detach(), "value_loss": value_loss.detach()}
+
+    def _network_output(self, batch: RolloutBatch) -> dict[str, Any]:
+        """Return ``logit`` and ``value`` of a minibatch."""
+        return self.model.compute_actor_critic(batch["obs"])  # type: ignore[operator, no-any-return]
+
+    def _actor_terms(self, logit: Any, batch: RolloutBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the policy's loss, its mean entropy, and metrics in addition."""
+        if "mean_noise" in batch:
+            logit = _shifted(logit, batch["mean_noise"])
+        distribution = self._distribution(logit, batch["obs"])
+        loss, report = self._policy_loss(distribution.log_prob(batch["action"]), batch)
+        return loss, distribution.entropy().mean(), report
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]
+
+
+def _shifted(logit: Any, noise: Tensor) -> Any:
+    """Return the output of an actor with another mean of the continuous action."""
+    if "action_args" in logit:
+        return {**logit, "action_args": _shifted(logit["action_args"], noise)}
+    return {**logit, "mu": logit["mu"] + noise}
 
 
 def _parts(data: Batch, size: int, number: int) -> Iterator[Batch]:

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_policy import ActorModelConfig, ActorPolicy
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.on_policy import (
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.on_policy_options import (
+    ActorModelConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
     OnPolicyLearnConfig,
-    OnPolicyPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import searched
@@ -101,7 +101,7 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
         if data_id is None:  # every evaluation draws the same numbers, from its own generator
             self.eval_rng = np.random.default_rng(self.global_rank)
 
-    _forward_greedy = ActorPolicy._forward_eval  # what an exported graph does
+    _forward_greedy = OnPolicyPolicy._forward_eval  # what an exported graph does
 
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
         if self.config.deterministic_eval:

@@ -2,11 +2,12 @@
 
 Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); advantages: Schulman et al. 2016, eq. 16
 (https://arxiv.org/abs/1506.02438); hybrid actions: Fan et al. 2019 (https://arxiv.org/abs/1903.01344), here with
-one critic for both. The loss is in ``clipped_surrogate``.
+one critic for both; dual clip: Ye et al. 2020, eq. 5 (https://arxiv.org/abs/1912.09729); initial weights: Andrychowicz
+et al. 2021 (https://arxiv.org/abs/2006.05990).
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
 by a separate distance, not by the clip ratio of the policy, and by default not at all. The critic's scale
-(``value_norm``) follows the returns once a round and leaves all values as they are, see ``actor_critic``.
+(``value_norm``) follows the returns once a round and leaves all values as they are, see ``critic_scale``.
 ``train_iter`` counts minibatches.
 
 Shapes: B batch.
@@ -14,28 +15,53 @@ Shapes: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_critic import ActorCriticCollectConfig, ActorCriticPolicy, SDEActorCriticModelConfig
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.clipped_surrogate import (
-    MONITORED,
-    ClippedSurrogateLearnConfig,
-    clipped_policy_loss,
-    clipped_value_loss,
+from lightning_ding.policy.on_policy import ActorCriticPolicy, RolloutBatch
+from lightning_ding.policy.on_policy_options import (
+    ActorCriticCollectConfig,
+    ActorCriticLearnConfig,
+    OnPolicyConfig,
+    SDEActorCriticModelConfig,
 )
-from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.policy.state_dependent_exploration import SDECollectConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import mean_over_ranks
+from lightning_ding.utils.schedules import ScheduleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedSurrogateLearnConfig(ActorCriticLearnConfig):
+    """Options for updates."""
+
+    clip_ratio: float = 0.2
+    """Distance from 1 at which the ratio of new to old probability is clipped, > 0."""
+    clip_ratio_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """A factor of clip_ratio that changes during the run."""
+    dual_clip: float | None = None
+    """Largest ratio in the loss of a negative advantage, > 1; None for no limit."""
+    value_clip: float | None = None
+    """Largest change of a value in a round, > 0, in units of the network's output; None for no limit."""
+    value_norm: bool | Literal["symlog", "popart"] = "popart"
+    """Train the critic to predict returns divided by their root mean square (True), less their mean and divided by
+    their standard deviation (popart), or their symmetric logarithm (symlog). Of the first two, a change leaves all
+    values as they are."""
+    ppo_param_init: bool = True
+    """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.clip_ratio > 0, "learn.clip_ratio", "> 0", self.clip_ratio)
+        self.clip_ratio_scheduler.check("learn.clip_ratio_scheduler")
+        require(self.dual_clip is None or self.dual_clip > 1, "learn.dual_clip", "> 1 or None", self.dual_clip)
+        require(self.value_clip is None or self.value_clip > 0, "learn.value_clip", "> 0 or None", self.value_clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,25 +131,27 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
     config_class: ClassVar[type[PolicyConfig]] = PPOConfig
     config: PPOConfig
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in several passes; return the metrics of the last update."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
         for epoch in range(self.config.learn.epoch_per_collect):
-            if epoch == 0 or self.config.recompute_adv:
-                data = self._learning_data(batch, sequences)
             if epoch == 0:
-                data = self._renew_scale(data)
-                batch["value"] = data["value"]  # which later passes keep, in the new units
+                data = self._renew_scale(self._learning_data(batch, sequences))
+            elif self.config.recompute_adv:
+                data = {**self._learning_data(batch, sequences), "value": data["value"]}  # of the policy that acted
             reports = self._make_pass(data)
             if self._has_moved_far([report["approx_kl"] for report in reports]):
                 break
         return reports[-1]
 
-    def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        return clipped_policy_loss(self.config.learn, log_prob, batch)
+    def _policy_loss(self, log_prob: Tensor, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        learn = self.config.learn
+        clip_ratio = batch.get("clip_ratio", learn.clip_ratio)
+        found = rl.ppo_policy_loss(log_prob, batch["log_prob"], batch["advantage"], clip_ratio, learn.dual_clip)
+        return found.loss, {"approx_kl": found.approx_kl, "clip_fraction": found.clip_fraction}
 
-    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        return clipped_value_loss(self.config.learn, value, batch)
+    def _value_loss(self, value: Tensor, batch: RolloutBatch) -> Tensor:
+        return rl.ppo_value_loss(value, batch["value"], batch["return"], self.config.learn.value_clip)
 
     def _has_moved_far(self, divergences: list[Tensor]) -> bool:
         """Return whether the passes over a rollout end early, for the ``approx_kl`` of each update of a pass."""
@@ -139,4 +167,4 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         return self.config.learn.epoch_per_collect * super().update_per_collect
 
     def _monitor_vars_learn(self) -> list[str]:
-        return MONITORED
+        return [*super()._monitor_vars_learn(), "approx_kl", "clip_fraction"]

@@ -1,7 +1,7 @@
 """PPO from a replay buffer: the clipped loss on minibatches of the last rollouts.
 
 Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); advantages: Schulman et al. 2016, eq. 16
-(https://arxiv.org/abs/1506.02438). The loss is in ``clipped_surrogate``.
+(https://arxiv.org/abs/1506.02438). The loss is that of ``ppo``.
 
 Values and advantages are computed when data are collected, so that each transition keeps those of the policy that
 acted. With ``nstep_return`` the critic's targets are n-step returns with its newest values instead. In a distributed
@@ -25,19 +25,14 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
-from lightning_ding.policy.actor_critic import ActorCriticPolicy
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.clipped_surrogate import (
-    MONITORED,
-    ClippedSurrogateLearnConfig,
-    clipped_policy_loss,
-    clipped_value_loss,
-)
+from lightning_ding.policy.impala import ReplayedConfig, ReplayedLearnConfig
+from lightning_ding.policy.on_policy import ActorCriticPolicy
+from lightning_ding.policy.ppo import ClippedSurrogateLearnConfig, PPOPolicy
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
-from lightning_ding.policy.replayed import ReplayedConfig, ReplayedLearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.config import ReplayBufferConfig
 
@@ -155,19 +150,16 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
             advantage = standardise_over_ranks([rows])[0].view_as(advantage)
         return {**data, **scaled, "advantage": advantage, "is_prepared": torch.ones_like(advantage)}
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        data = self.prepare(batch)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         names = ("obs", "action", "log_prob", "value", "advantage", "return")
-        minibatch = self._added_columns(data) | {name: data[name] for name in names}
+        minibatch = self._added_columns(batch) | {name: batch[name] for name in names}
         if self.config.nstep_return:
-            minibatch["return"] = self._n_step_target(data)
+            minibatch["return"] = self._n_step_target(batch)
         return self._update(minibatch | self.updater.schedules.tensors)
 
-    def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        return clipped_policy_loss(self.config.learn, log_prob, batch)
-
-    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        return clipped_value_loss(self.config.learn, value, batch)
+    # the loss is that of PPO
+    _policy_loss: Any = PPOPolicy._policy_loss
+    _value_loss: Any = PPOPolicy._value_loss
 
     @torch.no_grad()
     def _n_step_target(self, data: Batch) -> Tensor:
@@ -192,4 +184,4 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
         return self.config.nstep if self.config.nstep_return else 1
 
     def _monitor_vars_learn(self) -> list[str]:
-        return MONITORED
+        return [*super()._monitor_vars_learn(), "approx_kl", "clip_fraction"]

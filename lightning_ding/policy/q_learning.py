@@ -1,4 +1,4 @@
-"""The base of DQN and its relatives: their config, exploration, masks, and the target network's output.
+"""The base of DQN and its relatives: their config and minibatches, exploration, masks, and the target network.
 
 Shapes: B batch, A actions, U minibatches of a round.
 """
@@ -6,10 +6,9 @@ Shapes: B batch, A actions, U minibatches of a round.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -98,44 +97,58 @@ class QLearningConfig(ReplayConfig):
 
 
 LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
-TARGET_OF = {"next_obs": "target_q", "obs": "target_q_tm1", "next_obs_1": "target_q_1"}
-"""Name of the target network's output in a prepared round, for each of the observations that it may be computed for."""
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
 ValuesAndMask = tuple[Tensor, Tensor | None]
+
+
+class QBatch(TypedDict, total=False):
+    """A minibatch as ``loss`` reads it, leading axis B, and what ``_process_transition`` of a subclass adds."""
+
+    obs: Any
+    """Observations: tensors, or nested dicts of them, which may have an ``action_mask``."""
+    action: Tensor
+    """Actions taken, counted from 0, shape (B,), or (B, dimensions) of a multi-discrete space."""
+    reward: Tensor
+    """Rewards of the n steps, discounted and summed, shape (B,)."""
+    next_obs: Any
+    """True observations after the n steps."""
+    discount_t: Tensor
+    """gamma^n, or 0 after termination, shape (B,)."""
+    target: dict[str, Any]
+    """What ``target_outputs`` returned, without gradient."""
+    IS: Tensor
+    """Importance-sampling weights, shape (B,); with ``priority_IS_weight``."""
 
 
 class QLearningPolicy(ReplayPolicy[QConfigT]):
     """A policy that takes the action of the largest value, and learns the values with a target network.
 
-    A subclass names its ``config_class`` and implements ``loss`` and ``default_model``. Its network maps observations
-    to a dict whose ``logit`` holds the action values.
+    A subclass names its ``config_class`` and implements ``loss`` and ``default_model``, and ``target_outputs`` if the
+    loss reads anything but the target network's values of the next observations. Its network maps observations to a
+    dict whose ``logit`` holds the action values.
     """
 
-    target_keys: ClassVar[tuple[str, ...]] = ("logit",)
-    """Entries of the target network's output that the loss needs."""
-    target_inputs: ClassVar[tuple[str, ...]] = ("next_obs",)
-    """Observations of a transition for which the loss needs the target network's output."""
-    target_noise: ClassVar[tuple[str, ...]] = ()
-    """Random numbers of a minibatch, shape (B, ...), on which the target network's output depends."""
-    _adds_targets = False  # to each minibatch of a prepared round
-
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return the loss of a minibatch and the metrics to report.
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
+        """Return the loss of a minibatch that :meth:`prepare` made ready, and the metrics to report.
 
         Args:
-            batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
-                ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS`` (B,) with
-                ``priority_IS_weight``.
+            batch: A :class:`QBatch`.
 
         Returns:
             The loss, and the metrics to report, detached: ``total_loss``, a scalar, ``q_value`` (B,),
             ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
 
         Raises:
-            KeyError: If ``discount`` or ``IS`` is needed and missing.
-            ValueError: If ``reward`` is not of shape (B,).
+            KeyError: If ``IS`` is needed and missing.
         """
         raise not_implemented(self, "loss")
+
+    def target_outputs(self, batch: Any) -> dict[str, Any]:
+        """Return what the loss reads of the target network as ``batch["target"]``, leading axis B.
+
+        It is computed without gradient: for all minibatches of a round at once while the target network is constant.
+        """
+        return self._of_target(batch["next_obs"], "logit")
 
     def _init_learn(self) -> None:
         self._make_target()
@@ -158,10 +171,37 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         actions = [q.argmax(1) for q, _ in self._values(self.model(obs), obs)]
         return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        if self._adds_targets and "discount_t" in batch:  # all batches of a run have the same form, for compiled code
-            batch = batch | self._target_outputs(batch)
-        with nullcontext() if "target_q" in batch else self._target_in_eval_mode:  # not in the loss, may be compiled
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Return a :class:`QBatch`; what a minibatch of a prepared round already has stays.
+
+        Args:
+            data: ``obs``, ``action``, ``reward`` summed over the steps, ``next_obs``, ``terminated``, ``discount``
+                (B,), which is gamma^n and may be missing when nstep is 1, and ``IS`` with ``priority_IS_weight``.
+
+        Raises:
+            KeyError: If ``discount`` is needed and missing.
+            ValueError: If ``reward`` and ``terminated`` have different shapes.
+        """
+        batch = self._with_discount(data)
+        if "target" not in batch:
+            with torch.no_grad(), self._target_in_eval_mode:
+                batch["target"] = self.target_outputs(batch)
+        return batch
+
+    @torch.no_grad()
+    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Add what is constant in the round; :meth:`prepare` adds the rest to each minibatch when its turn comes."""
+        data = self._with_discount(data)
+        num_updates, batch_size = data["reward"].shape
+        changes = self._target_update.changes_within(self.progress.train_iter, num_updates)
+        if changes or self._is_joint(()) or num_updates * batch_size > LARGEST_FORWARD:
+            return data
+        with self._target_in_eval_mode:
+            outputs = self.target_outputs(nested.apply(lambda x: x.flatten(0, 1), data))
+        return {**data, "target": nested.apply(lambda x: x.unflatten(0, (num_updates, batch_size)), outputs)}
+
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
+        with self._target_in_eval_mode:  # outside of the loss, which may be compiled and may call the target network
             report = self.updater.minimise(self.loss, batch)
         self._update_target()
         return report
@@ -174,49 +214,18 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         """Return the output of the network when learning and collecting."""
         return model(obs)  # type: ignore[no-any-return]
 
-    def _target_output(self, batch: Mapping[str, Any], name: str = "next_obs") -> dict[str, Any]:
-        """Return the output of the target network; a prepared round already contains it.
-
-        Args:
-            batch: A minibatch.
-            name: Its observations, one of ``target_inputs``.
-        """
-        if TARGET_OF[name] in batch:
-            return batch[TARGET_OF[name]]  # type: ignore[no-any-return]
-        with torch.no_grad():
-            return self._output(self.target_model, batch[name])
-
-    def _target_outputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the target network's output for a batch, by its names in a prepared round."""
-        with self._target_in_eval_mode:
-            outputs = {name: self._target_output(batch, name) for name in self.target_inputs}
-        return {TARGET_OF[name]: {key: output[key] for key in self.target_keys} for name, output in outputs.items()}
+    def _of_target(self, obs: Any, *names: str) -> dict[str, Any]:
+        """Return entries of the target network's output for observations; a list becomes a dict by dimension."""
+        output = self._output(self.target_model, obs)
+        found = {name: output[name] for name in names}
+        return {name: dict(enumerate(one)) if isinstance(one, list) else one for name, one in found.items()}
 
     @torch.no_grad()
-    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Add ``discount_t`` (U, B), and the target network's output, at once if that network is constant in the round.
-
-        Otherwise the output is added to each minibatch when its turn comes.
-        """
-        data = data | {"discount_t": self._discount(data)}
-        num_batches, batch_size = data["reward"].shape
-        is_ready = not self._is_joint(()) and num_batches * batch_size <= LARGEST_FORWARD
-        changes = is_ready and self._target_update.changes_within(self.progress.train_iter, num_batches)
-        if changes != self._adds_targets:  # a module is slow in setting an attribute
-            self._adds_targets = changes
-        if changes or not is_ready:
-            return data
-        columns = {key: data[key] for key in (*self.target_inputs, *self.target_noise)}
-        outputs = self._target_outputs(nested.apply(lambda x: x.flatten(0, 1), columns))
-        data |= nested.apply(lambda x: x.unflatten(0, (num_batches, batch_size)), outputs)
-        return data
-
-    @torch.no_grad()
-    def _next_action(self, batch: Mapping[str, Any], target_output: Mapping[str, Any]) -> Tensor:
+    def _next_action(self, batch: QBatch) -> Tensor:
         """Return the best next actions, shape (B,): the online network's with ``double_q``, else the target's."""
         next_obs = batch["next_obs"]
         with self._in_eval_mode:
-            chooser = self._output(self.model, next_obs) if self.config.learn.double_q else target_output
+            chooser = self._output(self.model, next_obs) if self.config.learn.double_q else batch["target"]
         return self._values(chooser, next_obs)[0][0].argmax(1)
 
     def _values(self, output: Mapping[str, Any], obs: Any) -> list[ValuesAndMask]:
@@ -229,7 +238,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _logits(self, output: Mapping[str, Any]) -> list[Tensor]:
         """Return the action values of each dimension of the action, shapes (B, A_i)."""
         logit = output["logit"]
-        return logit if isinstance(logit, list) else [logit]
+        return list(logit.values()) if isinstance(logit, dict) else logit if isinstance(logit, list) else [logit]
 
     def _is_joint(self, parts: Sequence[Any]) -> bool:
         """Return whether actions have an axis of dimensions.
@@ -239,14 +248,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         """
         return len(parts) > 1 or not isinstance(self.config.model.action_shape, (int, NoneType))
 
-    def _reward(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the rewards of the steps, summed, shape (B,)."""
-        reward: Tensor = batch["reward"]
-        if reward.ndim != 1:
-            raise ValueError(f"reward must have the shape (B,), got {tuple(reward.shape)}")
-        return reward
-
-    def _weight(self, batch: Mapping[str, Any]) -> Tensor | None:
+    def _weight(self, batch: Any) -> Tensor | None:
         """Return the importance-sampling weights, shape (B,), with the option ``priority_IS_weight``."""
         return batch["IS"] if self.config.priority_IS_weight else None
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding import rl
@@ -147,7 +148,27 @@ class QACConfig(ReplayConfig):
 
 
 QACConfigT = TypeVar("QACConfigT", bound=QACConfig)
-Batch = dict[str, Any]
+
+
+class ActorCriticBatch(TypedDict, total=False):
+    """A minibatch as the losses read it, leading axis B, and what ``_process_transition`` of a subclass adds."""
+
+    obs: Any
+    """Observations: tensors, or nested dicts of them."""
+    action: Any
+    """Actions taken, normalised to [-1, 1], shape (B, A); discrete ones (B,); hybrid ones a dict."""
+    reward: Tensor
+    """Rewards of the n steps, discounted and summed, shape (B,)."""
+    next_obs: Any
+    """True observations after the n steps."""
+    discount_t: Tensor
+    """gamma^n, or 0 after termination, shape (B,)."""
+    noise: Tensor
+    """Standard normal noise of the actions at ``obs``, shape (B, A); of those that draw them."""
+    next_noise: Tensor
+    """Noise of the actions at ``next_obs``, shape (B, A)."""
+    IS: Tensor
+    """Importance-sampling weights, shape (B,); with ``priority_IS_weight``."""
 
 
 class QACPolicy(ReplayPolicy[QACConfigT]):
@@ -167,11 +188,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         """Step sizes of the critics and of the actor."""
         raise not_implemented(self, "_learning_rates")
 
-    def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the noise for updates as a dict of arrays, each of shape (..., B, A)."""
-        raise not_implemented(self, "_noise")
-
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         """Return the critics' targets, shape (B,), of a prepared minibatch."""
         raise not_implemented(self, "_targets")
 
@@ -199,12 +216,12 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         kind = self.config.learn.optimizer
         self.updater.optimizers = [make_optimizer(kind, part.parameters(), rate) for part, rate in rates]
 
-    def _learn_critics(self, batch: Batch) -> dict[str, Any]:
+    def _learn_critics(self, batch: ActorCriticBatch) -> dict[str, Any]:
         """Update the critics once on a prepared minibatch, with the target networks in eval mode."""
         with self._target_in_eval_mode:  # outside of the loss, which may be compiled
             return self.updater.minimise(self.critic_loss, batch)
 
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a minibatch that :meth:`prepare` made ready, and the metrics to report.
 
         Returns:
@@ -215,7 +232,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
             target = self._targets(batch)
         return self._td_loss(batch, self._values_of_taken(batch), target)
 
-    def _td_loss(self, batch: Batch, q: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _td_loss(self, batch: ActorCriticBatch, q: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and the metrics of :meth:`critic_loss`, of values, shape (E, B), and targets, shape (B,)."""
         loss = rl.critic_loss(q, target, batch["IS"] if self.config.priority_IS_weight else None)
         report = {"critic_loss": loss.detach(), "q_value": q.detach(), "target_q_value": target}
@@ -223,12 +240,12 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
             report["priority"] = rl.critic_error(q, target)
         return loss, report
 
-    def _values_of_taken(self, batch: Batch) -> Tensor:
+    def _values_of_taken(self, batch: ActorCriticBatch) -> Tensor:
         """Return the critics' values of the actions of a prepared minibatch, shape (E, B)."""
         return self.model.compute_critic(batch["obs"], batch["action"])["q_value"]  # type: ignore[no-any-return]
 
-    def prepare(self, data: Mapping[str, Any]) -> Batch:
-        """Return minibatches ready for the losses, leading axes (B,) or (U, B).
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Return an :class:`ActorCriticBatch`, or one of all minibatches of a round, leading axes (B,) or (U, B).
 
         Minibatches that are already prepared are returned unchanged.
 
@@ -237,31 +254,23 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
                 summed over the steps, ``next_obs``, ``terminated`` (...), ``discount`` (...), which is gamma^n and may
                 be missing when nstep is 1, and ``IS`` (...) with ``priority_IS_weight``.
 
-        Returns:
-            The same with ``action`` normalised, ``discount_t`` (...), gamma^n times (1 - terminated), and noise.
-
         Raises:
             KeyError: If ``discount`` is needed and missing.
             ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
         if "discount_t" in data:
             return dict(data)
-        reward = data["reward"]
-        if reward.shape != data["terminated"].shape:
-            raise ValueError(f"reward must have the shape {tuple(data['terminated'].shape)}, got {tuple(reward.shape)}")
-        noise = self._noise([*reward.shape, self._action_size()])
-        tensors = {name: torch.from_numpy(value).to(reward.device) for name, value in noise.items()}
-        return {**data, **tensors, "action": self._normalised(data["action"]), "discount_t": self._discount(data)}
+        return {**self._with_discount(data), "action": self._normalised(data["action"])}
 
-    def _prepare_round(self, data: Batch) -> Batch:
-        return self.prepare(data)
+    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
+        return self.prepare(data)  # type: ignore[no-any-return]
 
     def _normalised(self, action: Any) -> Any:
         if isinstance(action, Mapping):
             return {**action, "action_args": self.action_bounds.from_env(action["action_args"])}
         return self.action_bounds.from_env(action)
 
-    def _standard_normal(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    def _standard_normal(self, shape: Sequence[int]) -> NDArray[np.float32]:
         return self.rng.standard_normal(tuple(shape), dtype=np.float32)
 
     def _monitor_vars_learn(self) -> list[str]:

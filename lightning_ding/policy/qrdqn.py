@@ -24,6 +24,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.q_learning import (
+    QBatch,
     QLearningConfig,
     QLearningLearnConfig,
     QLearningModelConfig,
@@ -94,17 +95,18 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = QRDQNConfig
-    target_keys: ClassVar[tuple[str, ...]] = ("logit", "q")
     divides_by_kappa: ClassVar[bool] = False
     """Divide the quantile Huber loss by kappa, as in the papers that followed."""
 
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    def target_outputs(self, batch: Any) -> dict[str, Any]:
+        """Return the target network's values and quantiles of the next observations."""
+        return self._of_target(batch["next_obs"], "logit", "q")
+
+    def loss(self, batch: QBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the quantile Huber loss of a minibatch and the metrics to report; see :meth:`QLearningPolicy.loss`."""
         return self._quantile_loss(batch, *self._prediction(batch))
 
-    def _quantile_loss(
-        self, batch: dict[str, Any], prediction: Tensor, tau: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _quantile_loss(self, batch: QBatch, prediction: Tensor, tau: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and the metrics of :meth:`loss`, of the quantiles of the action taken and their levels."""
         target, kappa = self._target(batch), self.config.learn.kappa
         quantile_huber = rl.quantile_huber(prediction, target, tau, kappa)
@@ -117,17 +119,16 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
             report["priority"] = quantile_huber.detach()
         return loss, report
 
-    def _prediction(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def _prediction(self, batch: QBatch) -> tuple[Tensor, Tensor]:
         """Return the quantiles of the action taken, shape (B, N), and their levels, shape (N,) or (B, N)."""
         output = self._output(self.model, batch["obs"])
         return rl.take_action_distribution(output["q"], batch["action"]), output["tau"]
 
     @torch.no_grad()
-    def _target(self, batch: dict[str, Any]) -> Tensor:
+    def _target(self, batch: QBatch) -> Tensor:
         """Return the quantiles of the target, shape (B, N)."""
-        reward, discount_t, output = self._reward(batch), self._discount(batch), self._target_output(batch)
-        quantile_t = rl.take_action_distribution(output["q"], self._next_action(batch, output))
-        return rl.quantile_target(reward, discount_t, quantile_t)
+        quantile_t = rl.take_action_distribution(batch["target"]["q"], self._next_action(batch))
+        return rl.quantile_target(batch["reward"], batch["discount_t"], quantile_t)
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered Q-network."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ from lightning_ding.policy.q_learning import (
 )
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.search_spaces import Choice, searched
-from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.utils.schedules import EpsConfig
 from lightning_ding.worker.config import ReplayBufferConfig
 
@@ -137,6 +136,31 @@ class R2D2Config(QLearningConfig):
         require(period is None or 1 <= period <= self.learn_unroll_len, "sequence_period", allowed, period)
 
 
+class R2D2Batch(TypedDict, total=False):
+    """A minibatch of B sequences of T steps; those after the end of an episode are padding."""
+
+    obs: Any
+    """Observations, leading axes (T, B)."""
+    action: Tensor
+    """Actions taken, shape (T, B)."""
+    reward: Tensor
+    """Rewards of single steps, shape (T, B)."""
+    next_obs: Any
+    """True next observations, leading axes (T, B)."""
+    terminated: Tensor
+    """Whether a step terminated its episode, shape (T, B)."""
+    mask: Tensor
+    """Whether a step is real, shape (T, B)."""
+    recurrent_state: Tensor
+    """State of the network before the first step, shape (B, S)."""
+    is_first: Tensor
+    """Whether the first step is that of an episode, shape (B,)."""
+    IS: Tensor
+    """Importance-sampling weights, shape (B,); with ``priority_IS_weight``."""
+    priority: Tensor
+    """Priorities of the sequences, shape (B,); with ``priority``."""
+
+
 @POLICY_REGISTRY.register("r2d2")
 @with_memory
 class R2D2Policy(QLearningPolicy[R2D2Config]):
@@ -170,13 +194,15 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
         ((q, _),) = self._values(act(self, self._evaluating, obs), obs)
         return {"action": self.action_start.to_env(q.argmax(1))}
 
-    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the temporal-difference loss of a minibatch of sequences and its metrics.
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Return the minibatch: the buffer gives what the loss reads, and the target is computed with the loss."""
+        return dict(data)
 
-        Args:
-            batch: ``obs``, ``next_obs``, ``action``, ``reward``, ``terminated`` and ``mask``, true where a step is
-                real, leading axes (T, B); ``recurrent_state`` (B, S) before the first step and ``is_first`` (B,);
-                ``IS`` (B,) with ``priority_IS_weight``.
+    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
+        return data
+
+    def loss(self, batch: R2D2Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the temporal-difference loss of a minibatch of sequences and its metrics.
 
         Returns:
             The loss: a sum over the steps that are learned from, divided by ``learn_unroll_len`` B, so that every step
@@ -186,7 +212,9 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
         """
         obs = nested.concatenate([nested.index(batch["obs"], slice(1)), batch["next_obs"]])  # of T + 1 steps
         network: Any = self.model
-        output: Tensor = network.after_burn_in(obs, batch[STATE], self.config.burnin_step, batch[IS_FIRST])
+        output: Tensor = network.after_burn_in(
+            obs, batch["recurrent_state"], self.config.burnin_step, batch["is_first"]
+        )
         learned, target = self._learned(batch), self._targets(batch, obs, output)
         prediction = rl.take_action_value(output[:-1].flatten(0, 1), batch["action"].flatten()).view_as(target)
         given = self._weight(batch)
@@ -202,21 +230,21 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
             report["priority"] = torch.where(learned.any(0), priority, batch["priority"].to(priority))
         return loss, report
 
-    def _learned(self, batch: Mapping[str, Any]) -> Tensor:
+    def _learned(self, batch: R2D2Batch) -> Tensor:
         """Return which steps are learned from, shape (T, B)."""
         step = torch.arange(len(batch["mask"]), device=batch["mask"].device).unsqueeze(1)
-        is_warm = (step >= self.config.burnin_step) | batch[IS_FIRST].bool()
+        is_warm = (step >= self.config.burnin_step) | batch["is_first"].bool()
         learned: Tensor = batch["mask"].bool() & is_warm
         return learned & (step < self._sequence_length() - (self.config.nstep - 1))
 
     @torch.no_grad()
-    def _targets(self, batch: Mapping[str, Any], obs: Any, output: Tensor) -> Tensor:
+    def _targets(self, batch: R2D2Batch, obs: Any, output: Tensor) -> Tensor:
         """Return the targets of all steps, shape (T, B), rescaled with ``value_rescale``."""
         learn = self.config.learn
-        target_q = self.target_model(obs, batch[STATE])["logit"]
+        target_q = self.target_model(obs, batch["recurrent_state"])["logit"]
         if learn.double_q and self._in_eval_mode.matters:
             with self._in_eval_mode:
-                output = self.model(obs, batch[STATE])["logit"]
+                output = self.model(obs, batch["recurrent_state"])["logit"]
         chooser = output if learn.double_q else target_q
         mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
         value = target_q.gather(2, rl.masked(chooser, mask).argmax(2, keepdim=True)).squeeze(2)
@@ -225,9 +253,6 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
         steps = (batch["reward"], terminated, batch["mask"], value)
         target = rl.sequence_targets(*steps, self.config.discount_factor, self.config.nstep)
         return rl.value_rescale(target) if learn.value_rescale else target
-
-    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        return data
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered recurrent Q-network."""

@@ -12,6 +12,7 @@ Shapes: B batch, A actions, N atoms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -104,10 +105,11 @@ class RainbowPolicy(C51Policy):
         self._reset_noise(self.model)
         return super()._forward_collect(obs, eps=eps)
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Draw the noise of an update, and return the minibatch; see :meth:`QLearningPolicy.prepare`."""
         self._reset_noise(self.model)
         self._reset_noise(self.target_model)
-        return super()._forward_learn(batch)
+        return super().prepare(data)
 
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
         return cast("dict[str, Any]", model(obs, noisy=True))

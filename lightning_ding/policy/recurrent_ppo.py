@@ -22,11 +22,12 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
-from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.recurrent import EnvStates, RecurrentModelConfig, act, memory_of, with_memory
 from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.on_policy import ActorCriticPolicy
+from lightning_ding.policy.on_policy_options import ActorCriticModelConfig
 from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
@@ -102,7 +103,6 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     _has_moved_far: Any = PPOPolicy._has_moved_far
     _policy_loss: Any = PPOPolicy._policy_loss
     _value_loss: Any = PPOPolicy._value_loss
-    _monitor_vars_learn: Any = PPOPolicy._monitor_vars_learn
 
     def _network_output(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``logit`` and ``value`` of the R real steps of a minibatch.
@@ -121,11 +121,10 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
         self._sequences = sequences
         value = self._rollout_values(rollout)
-        rollout.setdefault("value", value)
         final = {name: rollout[name] for name in ("obs", "next_obs", STATE)}  # what _values needs
         advantage, target = self._advantage(rollout | {"next_obs": final}, value, sequences)
-        kept = {name: rollout[name] for name in ("obs", "action", "log_prob", "value", STATE, IS_FIRST)}
-        return self._added_columns(rollout) | kept | {"advantage": advantage, "return": target}
+        kept = {name: rollout[name] for name in ("obs", "action", "log_prob", STATE, IS_FIRST)}
+        return self._added_columns(rollout) | kept | {"value": value, "advantage": advantage, "return": target}
 
     def _rollout_values(self, rollout: Batch) -> Tensor:
         """Return the values of all observations, shape (S,), with the states that lead to them from the stored ones."""
@@ -167,6 +166,9 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     def update_per_collect(self) -> int:
         """Updates that a rollout gives, in all passes."""
         return self.config.learn.epoch_per_collect * super().update_per_collect
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [*super()._monitor_vars_learn(), "approx_kl", "clip_fraction"]
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered recurrent actor-critic network."""

@@ -29,7 +29,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.qac import Batch, ContinuousNetworkConfig
+from lightning_ding.policy.qac import ActorCriticBatch, ContinuousNetworkConfig
 from lightning_ding.policy.sac import SACLearnConfig, SACPolicy, SoftConfig
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -85,6 +85,15 @@ class REDQConfig(SoftConfig):
         require(1 <= chosen <= critics, "learn.target_critics", f"in [1, {critics}], up to model.ensemble_num", chosen)
 
 
+class REDQBatch(ActorCriticBatch, total=False):
+    """A minibatch of REDQ, leading axis B."""
+
+    target_critics: Tensor
+    """Numbers of the critics of the target, equal in all rows, shape (B, M)."""
+    dropout: Tensor
+    """Random integers for the dropout of three uses of the critics, shape (B, 3); with ``model.critic_dropout``."""
+
+
 @POLICY_REGISTRY.register("redq")
 class REDQPolicy(SACPolicy):
     """REDQ and DroQ for continuous actions; vector, image and dict observations.
@@ -103,34 +112,33 @@ class REDQPolicy(SACPolicy):
     config_class: ClassVar[type[PolicyConfig]] = REDQConfig
     config: REDQConfig
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch = self.prepare(batch)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch)
         if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:
             report |= self._learn_actor(batch)
         self._update_target("critic")
         return report
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: REDQBatch) -> Tensor:  # type: ignore[override]
         action, log_prob = self._sample(batch["next_obs"], batch["next_noise"])
         members = batch["target_critics"][0]
         q_t = self._q(self.target_model, batch, "next_obs", action, 0, members)
         return rl.soft_target(batch["reward"], batch["discount_t"], q_t, log_prob, self.alpha)
 
-    def _values_of_taken(self, batch: Batch) -> Tensor:
+    def _values_of_taken(self, batch: ActorCriticBatch) -> Tensor:
         return self._q(self.model, batch, "obs", batch["action"], 1)
 
-    def _actor_values(self, batch: Batch, action: Tensor) -> Tensor:
+    def _actor_values(self, batch: ActorCriticBatch, action: Tensor) -> Tensor:
         return self._q(self.model, batch, "obs", action, 2).mean(0, keepdim=True)
 
-    def _q(self, model: Any, batch: Batch, obs: str, action: Tensor, use: int, members: Tensor | None = None) -> Tensor:
+    def _q(self, model: Any, batch: Any, obs: str, action: Tensor, use: int, members: Tensor | None = None) -> Tensor:
         """Return the values of actions, shape (E, B) or (M, B), with the random numbers for dropout of this use."""
         dropout = {"dropout": batch["dropout"][:, use]} if "dropout" in batch else {}
         return model.compute_critic(batch[obs], action, members, **dropout)["q_value"]  # type: ignore[no-any-return]
 
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
         """Return noise; ``target_critics`` (..., B, M), equal in all items of a minibatch; ``dropout`` (..., B, 3)."""
-        *rounds, batch_size, _ = shape
+        *rounds, batch_size = shape
         number = self.config.learn.target_critics
         order = self.rng.random((*rounds, 1, self.config.model.ensemble_num)).argsort(-1)
         noise = super()._noise(shape) | {"target_critics": order[..., :number].repeat(batch_size, -2)}

@@ -1,24 +1,75 @@
-"""The base of policies that learn from a replay buffer: their config, and discounting.
+"""The base of policies that learn from a replay buffer: their config, the target network, and discounting.
 
 Shapes: B batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from lightning_ding.config import moved, require
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.target_network import TargetUpdate, make_target
 from lightning_ding.search_spaces import Choice, IntUniform, LogUniform, searched
 from lightning_ding.worker.config import CollectorConfig
+
+
+@dataclass(frozen=True)
+class TargetUpdate:
+    """How a target network is updated: by copies at intervals, or by a soft update after every update.
+
+    Args:
+        freq: ``learn.target_update_freq``, updates between two copies, >= 1; None for ``default_freq``, or for no
+            copies with ``theta``.
+        theta: ``learn.target_theta``, the step size of the soft update after every update, in (0, 1]; None copies the
+            network instead.
+        default_freq: Updates between two copies if neither is given, >= 1.
+
+    Raises:
+        ValueError: If both are given, or one is out of its range.
+    """
+
+    freq: int | None
+    theta: float | None
+    default_freq: int
+
+    def __post_init__(self) -> None:
+        freq, theta = self.freq, self.theta
+        require(freq is None or theta is None, "learn.target_update_freq", f"None with target_theta ({theta})", freq)
+        require(freq is None or freq >= 1, "learn.target_update_freq", ">= 1", freq)
+        require(theta is None or 0 < theta <= 1, "learn.target_theta", "in (0, 1]", theta)
+
+    def changes_within(self, train_iter: int, num_updates: int) -> bool:
+        """Return whether the target changes before the last of ``num_updates`` updates from number ``train_iter``."""
+        if self.theta is not None:
+            return True
+        freq = self.freq or self.default_freq
+        return (train_iter + num_updates - 1) // freq > train_iter // freq
+
+    def apply(self, network: nn.Module, target: nn.Module, train_iter: int) -> None:
+        """Update ``target`` from ``network``, if it is due, after the update number ``train_iter``, from 0.
+
+        Raises:
+            ValueError: If the parameters of ``network`` are others than when ``target`` was made.
+        """
+        try:
+            if self.theta is not None:
+                polyak_update(network, target, self.theta)
+            elif (train_iter + 1) % (self.freq or self.default_freq) == 0:
+                copy_parameters(network, target)
+        except (RuntimeError, ValueError) as error:
+            others = sorted(network.state_dict().keys() ^ target.state_dict().keys())
+            allowed = "those of the target network (change layers before the network is passed to the policy)"
+            require(not others, "the parameters of the trained network", allowed, others)
+            raise error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +163,7 @@ class ReplayConfig(PolicyConfig):
 
 
 NSTEP = 3  # steps of the return where the config leaves them open
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 ReplayConfigT = TypeVar("ReplayConfigT", bound=ReplayConfig)
 
 
@@ -145,13 +197,30 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         network, target = (one if part is None else getattr(one, part) for one in (self.model, self.target_model))
         self._target_update.apply(network, target, self.progress.train_iter)
 
-    def _discount(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return gamma^n * (1 - terminated), shape (B,): the only place where termination enters the targets.
+    def _noise(self, shape: Sequence[int]) -> dict[str, NDArray[Any]]:
+        """Return the random numbers that the losses read, leading axes ``shape``: (B,), or (U, B) for a whole round."""
+        return {}
 
-        A prepared round already contains it.
+    def _with_discount(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return minibatches, leading axes (B,) or (U, B), with ``discount_t`` and the random numbers of ``_noise``.
+
+        Minibatches of a round that has them are returned unchanged.
+
+        Raises:
+            KeyError: If ``discount`` is needed and missing.
+            ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
-        if "discount_t" in batch:
-            return batch["discount_t"]  # type: ignore[no-any-return]
+        if "discount_t" in data:
+            return dict(data)
+        reward, shape = data["reward"], data["terminated"].shape
+        if reward.shape != shape:
+            raise ValueError(f"reward must have the shape {tuple(shape)}, got {tuple(reward.shape)}")
+        drawn = {name: torch.from_numpy(value) for name, value in self._noise(shape).items()}
+        noise = {name: one.to(reward if one.is_floating_point() else reward.device) for name, one in drawn.items()}
+        return {**data, **noise, "discount_t": self._discount(data)}
+
+    def _discount(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return gamma^n * (1 - terminated), shape (B,): the only place where termination enters the targets."""
         gamma: Tensor | float = self.config.discount_factor
         if "discount" in batch:
             gamma = batch["discount"]
@@ -174,3 +243,39 @@ class ReplayPolicy(Policy[ReplayConfigT]):
     def nstep(self) -> int:
         """Steps of the returns that a buffer sums."""
         return self.config.nstep or (NSTEP if self.config.reward_model.type is None else 1)
+
+
+def make_target(network: NetworkT) -> NetworkT:
+    """Return a copy of the network whose parameters need no gradient; pruned layers can be copied too."""
+    held = [value for module in network.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    computed = {id(value): value.detach().clone() for value in held if not value.is_leaf}  # torch cannot copy these
+    return copy.deepcopy(network, computed).requires_grad_(False)
+
+
+@torch.no_grad()
+def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Copy every parameter and buffer of ``source`` into ``target`` (Mnih et al. 2015)."""
+    for kept, new in zip(target.parameters(), source.parameters(), strict=True):
+        kept.copy_(new)
+    _copy_buffers(source, target)
+
+
+@torch.no_grad()
+def polyak_update(source: nn.Module, target: nn.Module, theta: float) -> None:
+    """Move ``target`` towards ``source``: t <- (1 - theta) t + theta s (Lillicrap et al. 2016, algorithm 1).
+
+    Buffers, such as the statistics of a batch norm, are copied.
+
+    Args:
+        source: The trained network.
+        target: The target network.
+        theta: Weight of the source, in (0, 1]; 1 copies it.
+    """
+    for kept, new in zip(target.parameters(), source.parameters(), strict=True):
+        kept.lerp_(new, theta)
+    _copy_buffers(source, target)
+
+
+def _copy_buffers(source: nn.Module, target: nn.Module) -> None:
+    for kept, new in zip(target.buffers(), source.buffers(), strict=True):
+        kept.copy_(new)

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.qac import Batch
-from lightning_ding.policy.redq import REDQConfig, REDQLearnConfig, REDQModelConfig, REDQPolicy
+from lightning_ding.policy.redq import REDQBatch, REDQConfig, REDQLearnConfig, REDQModelConfig, REDQPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -75,7 +74,7 @@ class RLPDPolicy(REDQPolicy):
     demonstrations: ClassVar[Literal["optional", "needed", "imitated", "refused"]] = "needed"
     config: RLPDConfig
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: REDQBatch) -> Tensor:  # type: ignore[override]
         if self.config.learn.with_q_entropy:
             return super()._targets(batch)
         action, _ = self._sample(batch["next_obs"], batch["next_noise"])

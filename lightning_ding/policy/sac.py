@@ -29,7 +29,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import NO_CLIP, WITHOUT_SDE, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import (
-    Batch,
+    ActorCriticBatch,
     ContinuousNetworkConfig,
     QACConfig,
     QACLearnConfig,
@@ -170,13 +170,12 @@ class SACPolicy(QACPolicy[SoftConfig]):
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         return {"action": self.action_bounds.to_env(self.model.compute_actor(obs)["mu"].tanh())}
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch = self.prepare(batch)
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = self._learn_critics(batch) | self._learn_actor(batch)
         self._update_target("critic")
         return report
 
-    def _learn_actor(self, batch: Batch) -> dict[str, Any]:
+    def _learn_actor(self, batch: ActorCriticBatch) -> dict[str, Any]:
         """Update the actor and the temperature once on a prepared minibatch."""
         report = self.updater.minimise(self.actor_loss, batch, 1)
         if self.config.learn.auto_alpha:
@@ -185,35 +184,35 @@ class SACPolicy(QACPolicy[SoftConfig]):
                 self.temperature.data.clamp_(min=0)
         return report
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         action, log_prob = self._sample(batch["next_obs"], batch["next_noise"])
         q_t = self.target_model.compute_critic(batch["next_obs"], action)["q_value"]
         return rl.soft_target(batch["reward"], batch["discount_t"], q_t, log_prob, self.alpha)
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss (eq. 7) on a prepared minibatch, and the metrics to report, detached.
 
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,).
         """
         return self._loss_of_actions(self.model.compute_actor(batch["obs"]), batch)
 
-    def _loss_of_actions(self, output: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss_of_actions(self, output: dict[str, Tensor], batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss for its output, and the metrics to report."""
         action, log_prob = rl.squashed_gaussian_sample(output["mu"], output["log_sigma"], batch["noise"])
         q, alpha = self._actor_values(batch, action), self.alpha
         loss = rl.soft_actor_loss(q, log_prob, alpha)
         return loss, {"actor_loss": loss.detach(), "log_prob": log_prob.detach(), "alpha": alpha}
 
-    def _actor_values(self, batch: Batch, action: Tensor) -> Tensor:
+    def _actor_values(self, batch: ActorCriticBatch, action: Tensor) -> Tensor:
         """Return values of actions, shape (E, B); the actor maximises the smallest value of each action."""
         return self.model.compute_critic(batch["obs"], action)["q_value"]  # type: ignore[no-any-return]
 
-    def alpha_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the temperature's loss (eq. 18) of ``log_prob`` (B,), and ``alpha_loss`` to report, detached."""
-        loss = rl.temperature_loss(self.temperature, batch["log_prob"], self._target_entropy(batch))
+    def alpha_loss(self, report: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the temperature's loss (eq. 18) for the report of :meth:`actor_loss`, and ``alpha_loss`` to report."""
+        loss = rl.temperature_loss(self.temperature, report["log_prob"], self._target_entropy(report))
         return loss, {"alpha_loss": loss.detach()}
 
-    def _target_entropy(self, batch: Batch) -> float | Tensor:
+    def _target_entropy(self, report: dict[str, Tensor]) -> float | Tensor:
         """Return the entropy to reach in nats, for all states or shape (B,), from the report of the actor's loss."""
         given = self.config.learn.target_entropy
         return -float(self._action_size()) if given is None else given
@@ -227,7 +226,7 @@ class SACPolicy(QACPolicy[SoftConfig]):
         return self.config.learn.learning_rate_q, self.config.learn.learning_rate_policy
 
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-        return {"noise": self._standard_normal(shape), "next_noise": self._standard_normal(shape)}
+        return {name: self._standard_normal([*shape, self._action_size()]) for name in ("noise", "next_noise")}
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return super()._state_dict_learn() | {"temperature": self.temperature.detach().clone()}

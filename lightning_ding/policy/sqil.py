@@ -12,19 +12,11 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from lightning_ding import rl
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.dqn import DQNPolicy
-from lightning_ding.policy.sql import SQLConfig
+from lightning_ding.policy.sql import SQLConfig, SQLPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -34,7 +26,7 @@ class SQILConfig(SQLConfig):
 
 
 @POLICY_REGISTRY.register("sqil")
-class SQILPolicy(DQNPolicy):
+class SQILPolicy(SQLPolicy):
     """SQIL for discrete, multi-discrete and multi-binary actions; all kinds of observations; action masks.
 
     It needs a :class:`ReplayDataModule` with ``demonstrations``. The arguments are those of :class:`Policy`; a
@@ -49,12 +41,3 @@ class SQILPolicy(DQNPolicy):
     config_class: ClassVar[type[PolicyConfig]] = SQILConfig
     demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "imitated"
     config: SQILConfig
-
-    @torch.no_grad()
-    def _targets(self, batch: Mapping[str, Any]) -> list[Tensor]:
-        reward, discount_t, alpha = self._reward(batch), self._discount(batch), self.config.learn.alpha
-        q_t = self._values(self._target_output(batch), batch["next_obs"])
-        return [rl.soft_q_target(reward, discount_t, q, alpha) for q, _ in q_t]
-
-    def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:
-        return rl.gumbel_perturbed(q, self.config.learn.alpha, self.rng)

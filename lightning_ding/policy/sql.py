@@ -12,7 +12,6 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,6 +25,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.mdqn import SoftQLearnConfig
+from lightning_ding.policy.q_learning import QBatch
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -68,10 +68,9 @@ class SQLPolicy(DQNPolicy):
     config: SQLConfig
 
     @torch.no_grad()
-    def _targets(self, batch: Mapping[str, Any]) -> list[Tensor]:
-        reward, discount_t, alpha = self._reward(batch), self._discount(batch), self.config.learn.alpha
-        q_t = self._values(self._target_output(batch), batch["next_obs"])
-        return [rl.soft_q_target(reward, discount_t, q, alpha) for q, _ in q_t]
+    def _targets(self, batch: QBatch) -> list[Tensor]:
+        q_t, alpha = self._values(batch["target"], batch["next_obs"]), self.config.learn.alpha
+        return [rl.soft_q_target(batch["reward"], batch["discount_t"], q, alpha) for q, _ in q_t]
 
     def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:
         return rl.gumbel_perturbed(q, self.config.learn.alpha, self.rng)

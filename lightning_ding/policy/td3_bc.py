@@ -22,7 +22,7 @@ from torch import Tensor
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.ddpg import DDPGCollectConfig, DDPGPolicy
-from lightning_ding.policy.qac import Batch, QACConfig, QACModelConfig, QACPolicy
+from lightning_ding.policy.qac import ActorCriticBatch, QACConfig, QACModelConfig, QACPolicy
 from lightning_ding.policy.td3 import TD3LearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
@@ -85,7 +85,7 @@ class TD3BCPolicy(DDPGPolicy):
     trains_on: ClassVar[str] = "dataset"
     config: TD3BCConfig  # type: ignore[assignment]
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss (eq. 3) on a prepared minibatch, and the metrics to report, detached.
 
         It reports scalars: ``actor_loss``, and ``bc_loss``, the mean squared distance to the actions in the data.

@@ -22,7 +22,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.qac import Batch, ContinuousNetworkConfig
+from lightning_ding.policy.qac import ActorCriticBatch, ContinuousNetworkConfig
 from lightning_ding.policy.sac import SACCollectConfig, SACLearnConfig, SACModelConfig, SACPolicy, SoftConfig
 from lightning_ding.policy.state_dependent_exploration import SquashedSDEModelConfig, check_sde
 from lightning_ding.registry import POLICY_REGISTRY
@@ -95,7 +95,7 @@ class TQCPolicy(SACPolicy):
     config_class: ClassVar[type[PolicyConfig]] = TQCConfig
     config: TQCConfig
 
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`QACPolicy.critic_loss`."""
         with torch.no_grad(), self._in_eval_mode.context:
             target = self._targets(batch)
@@ -107,7 +107,7 @@ class TQCPolicy(SACPolicy):
             report["priority"] = losses.detach().mean(0)
         return loss, report
 
-    def _targets(self, batch: Batch) -> Tensor:
+    def _targets(self, batch: ActorCriticBatch) -> Tensor:
         """Return samples of the target distribution, shape (B, K)."""
         action, log_prob = self._sample(batch["next_obs"], batch["next_noise"])
         quantile_t = self.target_model.compute_critic(batch["next_obs"], action)["quantile"]
@@ -115,5 +115,5 @@ class TQCPolicy(SACPolicy):
         soft = smallest - self.alpha * log_prob[:, None]
         return rl.quantile_target(batch["reward"], batch["discount_t"], soft)
 
-    def _actor_values(self, batch: Batch, action: Tensor) -> Tensor:
+    def _actor_values(self, batch: ActorCriticBatch, action: Tensor) -> Tensor:
         return super()._actor_values(batch, action).mean(0, keepdim=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
+from lightning_ding.policy.qac import ActorCriticBatch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
 from lightning_ding.search_spaces import LogUniform, searched
 
 LOG_SIGMA_RANGE = (-5.0, 2.0)  # Kostrikov et al. 2021 (code)
@@ -56,7 +56,7 @@ class WeightedActorPolicy(QACPolicy[ConfigT]):
     the box. A network passed as ``model`` returns ``mu`` and ``log_sigma``, whose tanh is the mean.
     """
 
-    def _weight(self, batch: Batch) -> Tensor:
+    def _weight(self, batch: ActorCriticBatch) -> Tensor:
         """Return the weight of each action of the data in the actor's loss, shape (B,), without gradient."""
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class WeightedActorPolicy(QACPolicy[ConfigT]):
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         return {"action": self.action_bounds.to_env(self._distribution(obs)[0])}
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the weighted log density of the data's actions, and the metrics to report, detached.
 
         It reports ``actor_loss``, a scalar, and ``weight`` and ``log_prob``, shape (B,).

@@ -22,12 +22,13 @@ def attach(package: str, homes: Mapping[str, str], stub: str | None = None) -> t
         homes: For each name of another module, that module without the leading ``lightning_ding.``.
         stub: ``__file__`` of a package with a stub, which lists its own names.
     """
+    own: Any
     own, _, names = lazy_loader.attach_stub(package, stub) if stub is not None else (None, None, [])
 
     def find(name: str) -> Any:
         if name in homes:
             return getattr(importlib.import_module(f"lightning_ding.{homes[name]}"), name)
-        if own is None:
+        if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return own(name)
 

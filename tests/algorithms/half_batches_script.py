@@ -19,8 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from lightning_ding.policy.actor_policy import ActorPolicy
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.on_policy import ActorPolicy, OnPolicyPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE

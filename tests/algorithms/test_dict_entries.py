@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.policy import SACPolicy, create_policy
-from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.policy.weighted_actor import WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of

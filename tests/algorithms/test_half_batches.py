@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.on_policy import ActorPolicy
 from tests.algorithms import half_batches_script
 from tests.algorithms.table import WITHOUT_COLLECTING, names_of
 from tests.processes import run_two_ranks

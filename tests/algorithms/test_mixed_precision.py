@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.sequences import to_sequences, with_memory

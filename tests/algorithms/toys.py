@@ -13,7 +13,7 @@ from lightning import Callback, Trainer
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.on_policy import ActorPolicy
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of, needs_demonstrations
 
 Config = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -97,6 +98,7 @@ def test_bare_r2d2_has_the_loss_of_the_policy() -> None:
         for mine, theirs in zip(ours.parameters(), bare.parameters(), strict=True):
             assert mine.shape == theirs.shape
             mine.data.copy_(theirs.data)
-    columns = {"obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "terminated": terminated.bool()}
-    expected, _ = policy.loss({**columns, "mask": mask, "recurrent_state": state, "is_first": first})
+    columns: Any = {"obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "mask": mask}
+    columns |= {"terminated": terminated.bool(), "recurrent_state": state, "is_first": first}
+    expected, _ = policy.loss(columns)
     torch.testing.assert_close(bare_r2d2.loss_of(w, q, target, batch), expected, rtol=1e-4, atol=1e-6)

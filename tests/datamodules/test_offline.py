@@ -40,7 +40,7 @@ def batches(make_trainer: MakeTrainer, config: Config, data: Any, max_train_iter
 
     class Noting(DQNPolicy):
         def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-            seen.append({name: value.clone() for name, value in batch.items() if name != "target_q"})
+            seen.append({name: value.clone() for name, value in batch.items() if name not in ("target", "discount_t")})
             return super()._forward_learn(batch)
 
     make_trainer().fit(Noting(config), OfflineDataModule(data, max_train_iter=max_train_iter))

@@ -45,7 +45,7 @@ def test_priorities_of_the_buffer_are_the_errors_of_the_policy(make_trainer: Mak
     policy, buffer = run(make_trainer, prioritised(small))
 
     batch = buffer.sample(8, policy.progress.train_iter, n_step=3, discount_factor=policy.config.discount_factor)
-    _, report = policy.loss(batch)
+    _, report = policy.loss(policy.prepare(batch))
     buffer.update({**batch, "priority": report["priority"]})
 
     kept = buffer.state_dict()["tensors"]["own/priority"]

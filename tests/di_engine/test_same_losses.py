@@ -141,5 +141,5 @@ def test_loss_of_dqfd_equals_ding() -> None:
     batch = {"obs": row, "next_obs": row + size, "next_obs_1": row + 2 * size, "action": given["action"]}
     batch |= {"reward": given["reward"], "reward_1": given["reward_1"], "is_expert": given["is_expert"].bool()}
     batch |= {"terminated": given["done"].bool(), "terminated_1": given["done_1"].bool()}
-    loss, _ = policy.loss({**batch, "discount": given["value_gamma"], "IS": given["weight"]})
+    loss, _ = policy.loss(policy.prepare({**batch, "discount": given["value_gamma"], "IS": given["weight"]}))
     assert_close(loss.detach(), found["loss"], rtol=1e-5, atol=1e-9)

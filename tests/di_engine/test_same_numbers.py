@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.di_engine.checkpoint import translate
 from lightning_ding.model import C51DQN, RainbowDQN
-from lightning_ding.policy.target_network import polyak_update
+from lightning_ding.policy.replay_policy import polyak_update
 from tests.di_engine.values import GAE_LAMBDA, GAMMA, MODELS, checkpoint, make_policy, part, save
 
 pytestmark = pytest.mark.usefixtures("double_precision")

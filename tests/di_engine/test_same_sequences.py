@@ -56,10 +56,10 @@ def test_loss_of_r2d2_with_a_burn_in_equals_ding(case: str, monkeypatch: pytest.
     load(policy.model, part(case, "model"))
     load(policy.target_model, part(case, "target"))
     given, theirs = part(case, "in"), part(case, "out")
-    batch = {name: given[name] for name in ("action", "reward", "terminated", "IS")}
+    batch: Any = {name: given[name] for name in ("action", "reward", "terminated", "IS")}
     batch |= {"obs": given["obs"][:-1], "next_obs": given["obs"][1:], "recurrent_state": given["state"]}
     batch |= {"mask": torch.ones_like(given["terminated"]), "is_first": torch.zeros(len(given["IS"]), dtype=torch.bool)}
-    loss, _ = policy.loss({**batch, "priority": torch.ones(len(given["IS"]))})
+    loss, _ = policy.loss(batch | {"priority": torch.ones(len(given["IS"]))})
     check(loss, theirs["loss"])
     loss.backward()
     check_gradients(policy.model, theirs)

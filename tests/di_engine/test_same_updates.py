@@ -129,7 +129,7 @@ def test_losses_of_the_values_and_of_the_critics_of_iql_equal_ding() -> None:
 @pytest.mark.parametrize("case", ["discrete_cql", "bc", "bc_mse", "bc_l1"])
 def test_loss_and_gradients_of_one_optimizer_equal_ding(case: str) -> None:
     policy = make_policy(case)
-    loss, _ = policy.loss(batch_of(case))
+    loss, _ = policy.loss(policy.prepare(batch_of(case)))
     check(loss, part(case, "out")["total_loss"])
     loss.backward()
     check_gradients(case, policy.model, "")

@@ -26,7 +26,7 @@ class OwnUpdates(DQNPolicy):
 
     averages = False
 
-    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
         loss, report = self.loss(batch)
         self.updater.optimizers[0].zero_grad()
         loss.backward()

@@ -1,4 +1,4 @@
-"""A minibatch of two rows and a network that is a table, for losses that are worked out by hand."""
+"""For losses that are worked out by hand: a minibatch of two rows, a network that is a table, and the loss."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def make_batch(**changes: Any) -> dict[str, Any]:
         "truncated": torch.tensor([False, False]),
         **changes,
     }
+
+
+def prepared_loss(policy: Any, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss and the report of a policy for a minibatch as a buffer gives it, which it prepares first."""
+    found: tuple[Tensor, dict[str, Tensor]] = policy.loss(policy.prepare(batch))
+    return found

@@ -34,7 +34,7 @@ class TableNet(nn.Module):
         return {"logit": self.logit[obs.long()], **self.compute_critic(obs)}
 
 
-def make_batch() -> Config:
+def make_batch() -> Any:
     return {
         "obs": torch.tensor([0.0, 1.0]),
         "action": torch.tensor([1, 0]),

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from lightning_ding import nested
 from lightning_ding.policy import C51Policy, QRDQNPolicy, RainbowConfig, RainbowPolicy, create_policy
-from tests.policy.tables import make_batch
+from tests.policy.tables import make_batch, prepared_loss
 
 LN2, LN3 = math.log(2), math.log(3)
 UNIFORM = [1 / 3, 1 / 3, 1 / 3]
@@ -70,7 +70,7 @@ def make_policy(
 
 
 def check_loss(policy: C51Policy, batch: dict[str, Any], expected: float) -> None:
-    assert_close(policy.loss(batch)[0].item(), expected, rtol=1e-5, atol=1e-5)
+    assert_close(prepared_loss(policy, batch)[0].item(), expected, rtol=1e-5, atol=1e-5)
 
 
 # Loss
@@ -105,7 +105,7 @@ def test_loss_uses_the_discount_of_the_batch() -> None:
 
 def test_loss_of_several_steps_needs_the_discount() -> None:
     with pytest.raises(KeyError, match="a batch needs 'discount'"):
-        make_policy(nstep=2).loss(make_batch())
+        prepared_loss(make_policy(nstep=2), make_batch())
 
 
 def test_loss_clips_returns_to_the_support() -> None:
@@ -133,14 +133,14 @@ def test_target_never_takes_an_illegal_action() -> None:
 
 
 def test_loss_refuses_rewards_that_would_broadcast_to_a_square() -> None:
-    with pytest.raises(ValueError, match=r"reward must have the shape \(B,\), got \(2, 1\)"):
-        make_policy().loss(make_batch(reward=torch.ones(2, 1)))
+    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
+        prepared_loss(make_policy(), make_batch(reward=torch.ones(2, 1)))
 
 
 def test_the_gradient_reaches_the_action_taken_only() -> None:
     # probability less target, over two rows: (1/3 - 2/16, ...) / 2
     policy = make_policy()
-    policy.loss(make_batch())[0].backward()
+    prepared_loss(policy, make_batch())[0].backward()
     model: Any = policy.model
     expected = torch.tensor([[1 / 3 - 2 / 16, 1 / 3 - 10 / 16, 1 / 3 - 4 / 16], [1 / 16, -4 / 16, 3 / 16]]) / 2
     assert_close(model.table.grad[0], expected, rtol=1e-5, atol=1e-6)
@@ -153,12 +153,12 @@ def test_the_gradient_reaches_the_action_taken_only() -> None:
 
 def test_report_holds_loss_value_target_and_priority_without_gradient() -> None:
     # targets: (-2 + 4) / 16 * 4 and (-7 + 1) / 16 * 4, which are 1 - 0.5 and -1 - 0.5
-    report = make_policy(priority=True).loss(make_batch())[1]
+    report = prepared_loss(make_policy(priority=True), make_batch())[1]
     assert not any(value.requires_grad for value in report.values())
     assert_close(report["q_value"], torch.tensor([0.0, -1.0]), rtol=0, atol=1e-6)
     assert_close(report["target_q_value"], torch.tensor([0.5, -1.5]))
     assert_close(report["priority"], torch.tensor([FIRST, SECOND]))
-    assert "priority" not in make_policy().loss(make_batch())[1]
+    assert "priority" not in prepared_loss(make_policy(), make_batch())[1]
 
 
 # Rounds
@@ -176,7 +176,7 @@ def test_a_prepared_round_equals_single_updates(policy_class: Any, double_q: boo
         policy.seed(0)
         data: Any = nested.stack([make_batch(reward=torch.randn(2)) for _ in range(4)])
         prepared = policy._prepare_round(data)
-        assert ("target_q" in prepared) == (policy_class is not RainbowPolicy)  # its noise changes
+        assert ("target" in prepared) == (policy_class is not RainbowPolicy)  # its noise changes
         for batch in nested.unbind(prepared if is_prepared else data):
             policy.learn_mode.forward(batch)
         seen.append(list(policy.model.parameters()))
@@ -248,7 +248,7 @@ def test_rainbow_is_prioritised_of_three_steps_and_explores_a_little_by_default(
 
 
 def test_the_loss_of_rainbow_is_that_of_c51_with_weights() -> None:
-    loss, report = make_rainbow().loss(make_batch(**BATCH))
+    loss, report = prepared_loss(make_rainbow(), make_batch(**BATCH))
     assert_close(loss.item(), (0.5 * FIRST + 2 * SECOND) / 2)
     assert_close(report["priority"], torch.tensor([FIRST, SECOND]))
 

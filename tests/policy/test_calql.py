@@ -19,7 +19,7 @@ from tests.policy.test_offline_policies import B, MakeTrainer, batch_of, made, q
 RETURN = torch.tensor([-5.0, 5.0, 0.1, -float("inf"), 0.0, 3.0])
 
 
-def policy_and_batch() -> tuple[Any, dict[str, Any]]:
+def policy_and_batch() -> tuple[Any, Any]:
     policy = made(CalQLPolicy, num_actions=3, min_q_weight=2.0)
     return policy, {**batch_of(policy), "data_return": RETURN}
 

@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from lightning_ding import rl
+from lightning_ding import nested, rl
 from lightning_ding.policy import DQfDPolicy, SQILPolicy, SQLPolicy
-from tests.policy.tables import TableNet
+from tests.policy.tables import TableNet, prepared_loss
 
 ONLINE = [[1.0, 2.0], [0.0, 3.0], [4.0, 0.0]]
 TARGET = [[1.0, 1.0], [2.0, 4.0], [6.0, 8.0]]
@@ -63,27 +63,29 @@ def make_batch(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_loss_is_the_weighted_sum(learn: dict[str, Any], expected: float) -> None:
-    loss, report = make_policy(**learn).loss(make_batch())
+    loss, report = prepared_loss(make_policy(**learn), make_batch())
     assert_close(loss, torch.tensor(expected))
     assert_close(report["total_loss"], loss.detach())
 
 
 def test_importance_weights_weigh_rows_and_their_mean_the_squares() -> None:
-    loss, _ = make_policy(IS=True, lambda3=0.1).loss(make_batch(IS=torch.tensor([0.5, 2.0])))
+    loss, _ = prepared_loss(make_policy(IS=True, lambda3=0.1), make_batch(IS=torch.tensor([0.5, 2.0])))
     rows = 0.5 * (4 + 6.25 + 1.5) + 2 * (1 + 9)
     assert_close(loss, torch.tensor(rows / 2 + 1.25 * 0.1 * HALF_SQUARE))
 
 
 def test_share_of_the_squares_does_not_depend_on_the_scale_of_importance_weights() -> None:
     weights = torch.tensor([0.5, 2.0])
-    losses = [make_policy(IS=True, lambda3=0.1).loss(make_batch(IS=scale * weights))[0] for scale in (1.0, 0.01)]
+    losses = [
+        prepared_loss(make_policy(IS=True, lambda3=0.1), make_batch(IS=scale * weights))[0] for scale in (1.0, 0.01)
+    ]
     assert_close(losses[1], 0.01 * losses[0])
 
 
 def test_priority_is_the_one_step_error_and_targets_bootstrap_unless_terminated() -> None:
-    _, report = make_policy().loss(make_batch())
+    _, report = prepared_loss(make_policy(), make_batch())
     assert_close(report["priority"], torch.tensor([2.0, 1.0]))
-    _, report = make_policy().loss(make_batch(terminated_1=torch.tensor([True, False])))
+    _, report = prepared_loss(make_policy(), make_batch(terminated_1=torch.tensor([True, False])))
     assert_close(report["priority"], torch.tensor([0.0, 1.0]))
 
 
@@ -92,18 +94,18 @@ def test_illegal_actions_have_no_margin() -> None:
     rest = {
         name: {"state": torch.full((2,), 1.0), "action_mask": torch.ones(2, 2)} for name in ("next_obs", "next_obs_1")
     }
-    _, report = make_policy().loss(make_batch(obs=obs, **rest))
+    _, report = prepared_loss(make_policy(), make_batch(obs=obs, **rest))
     assert report["margin_loss"] == 0
 
 
 def test_prepared_round_gives_the_same_loss() -> None:
     policy, batch = make_policy(), make_batch()
     prepared = policy._prepare_round({name: value.unsqueeze(0) for name, value in batch.items()})
-    assert {"target_q", "target_q_1"} <= prepared.keys()
-    one = {name: {"logit": v["logit"][0]} if isinstance(v, dict) else v[0] for name, v in prepared.items()}
-    assert_close(policy.loss(one)[0], policy.loss(batch)[0])
+    assert {"logit", "first"} <= prepared["target"].keys()
+    one = nested.apply(lambda column: column[0], prepared)
+    assert_close(prepared_loss(policy, one)[0], prepared_loss(policy, batch)[0])
     policy.target_model.table.data.zero_()  # the prepared values are used
-    assert_close(policy.loss(one)[0], make_policy().loss(batch)[0])
+    assert_close(prepared_loss(policy, one)[0], prepared_loss(make_policy(), batch)[0])
 
 
 def test_large_margin_equals_a_loop() -> None:
@@ -127,5 +129,5 @@ def test_targets_of_sqil_are_those_of_soft_q_learning() -> None:
     for policy_class in (SQILPolicy, SQLPolicy):
         policy: Any = policy_class({"discount_factor": 0.5}, model=TableNet(ONLINE))
         policy.target_model.table.data = torch.tensor(TARGET)
-        losses.append(policy.loss(make_batch())[0])
+        losses.append(prepared_loss(policy, make_batch())[0])
     assert losses[0] == losses[1]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lightning_ding import nested
 from lightning_ding.model import FQF, IQN
 from lightning_ding.policy import FQFPolicy, IQNPolicy, create_policy
 from tests.policy.tables import make_batch
@@ -59,10 +60,16 @@ def random_batch(size: int = 16) -> dict[str, Any]:
 LEVELS = {"tau": torch.tensor([[0.5], [0.25]]), "tau_t": torch.tensor([[0.5, 0.25]] * 2)}
 
 
+def with_levels(policy: Any, **changes: Any) -> dict[str, Any]:
+    """Return a prepared minibatch with the levels above in place of random ones."""
+    found: dict[str, Any] = policy.prepare(policy._with_discount(make_batch(**changes)) | LEVELS)
+    return found
+
+
 @pytest.mark.parametrize(("double_q", "slope"), [(True, 2.0), (False, 8.0)])
 def test_target_is_taken_at_its_own_levels(double_q: bool, slope: float) -> None:
     policy = make_policy(learn={"double_q": double_q})
-    target = policy._target(make_batch(**LEVELS))
+    target = policy._target(with_levels(policy))
     expected = [[1 + 0.25 * slope, 1 + 0.125 * slope], [-1 + 0.25 * slope, -1 + 0.125 * slope]]
     assert_close(target, torch.tensor(expected))
 
@@ -70,35 +77,39 @@ def test_target_is_taken_at_its_own_levels(double_q: bool, slope: float) -> None
 def test_loss_is_divided_by_kappa() -> None:
     # predictions 3 / 2 and 4 / 4; targets (1.5, 1.25) and (-0.5, -0.75): errors (0, -0.25) and (-1.5, -1.75)
     # kappa 0.5: row 0: 0.5 * 0.25^2 / 2 / 2 = 1/128; row 1: 0.75 * 0.5 * ((1.5 - 0.25) + (1.75 - 0.25)) / 2 = 0.515625
-    loss, _ = make_policy(learn={"kappa": 0.5}).loss(make_batch(**LEVELS))
+    policy = make_policy(learn={"kappa": 0.5})
+    loss, _ = policy.loss(with_levels(policy))
     assert_close(loss.item(), (1 / 128 + 0.515625) / 2 / 0.5)
 
 
 def test_value_ends_at_a_terminal_state_but_not_at_a_time_limit() -> None:
     ends = {"terminated": torch.tensor([True, False]), "truncated": torch.tensor([False, True])}
-    target = make_policy()._target(make_batch(**LEVELS, **ends))
+    policy = make_policy()
+    target = policy._target(with_levels(policy, **ends))
     assert_close(target, torch.tensor([[1.0, 1.0], [-0.5, -0.75]]))
 
 
 def test_next_action_is_legal() -> None:
     next_obs = {"state": torch.ones(2), "action_mask": torch.tensor([[1, 0], [0, 1]])}
-    target = make_policy()._target(make_batch(**LEVELS, next_obs=next_obs))
+    policy = make_policy()
+    target = policy._target(with_levels(policy, next_obs=next_obs))
     assert_close(target, torch.tensor([[1 + 2.0, 1 + 1.0], [-0.5, -0.75]]))
 
 
 def test_levels_come_from_the_generator_of_the_policy_and_are_uniform() -> None:
     policy, other = make_policy(learn={"num_target_quantiles": 5}), make_policy(learn={"num_target_quantiles": 5})
+    data = {"reward": torch.zeros(300, 16), "terminated": torch.zeros(300, 16, dtype=torch.bool)}
     torch.manual_seed(1)
-    prepared = policy.prepare({"reward": torch.zeros(300, 16)})
+    prepared = policy._with_discount(data)
     torch.manual_seed(2)
-    again = other.prepare({"reward": torch.zeros(300, 16)})
+    again = other._with_discount(data)
     for name, number in (("tau", 8), ("tau_t", 5)):
         assert prepared[name].shape == (300, 16, number)
         assert torch.equal(prepared[name], again[name])
         assert 0 <= prepared[name].min() < 0.01
         assert 0.99 < prepared[name].max() <= 1
         assert prepared[name].mean().item() == pytest.approx(0.5, abs=0.01)
-    assert not torch.equal(policy.prepare({"reward": torch.zeros(300, 16)})["tau"], prepared["tau"])
+    assert not torch.equal(policy._with_discount(data)["tau"], prepared["tau"])
 
 
 def test_prepared_minibatch_keeps_its_levels() -> None:
@@ -112,10 +123,9 @@ def test_prepared_round_gives_the_targets_of_single_minibatches() -> None:
     stacked = {name: torch.stack([column, column.flip(0)]) for name, column in random_batch().items()}
     prepared = policy._prepare_round(stacked)
     for number in range(2):
-        batch = {name: prepared[name][number] for name in prepared if name != "target_q"}
-        expected = policy._target(batch)
-        given = {name: value[number] for name, value in prepared["target_q"].items()}
-        assert_close(policy._target(batch | {"target_q": given}), expected)
+        batch = nested.index(prepared, number)
+        alone = policy.prepare({name: value for name, value in batch.items() if name != "target"})
+        assert_close(policy._target(batch), policy._target(alone))
 
 
 def test_acting_needs_no_random_levels() -> None:
@@ -151,7 +161,7 @@ def test_action_value_weighs_the_values_with_the_sizes_of_the_parts() -> None:
 
 def test_each_loss_trains_its_part_of_the_network() -> None:
     policy: Any = FQFPolicy({"model": MODEL})
-    batch = random_batch()
+    batch = policy.prepare(random_batch())
     for loss, is_fraction in ((policy.fraction_loss, True), (policy.loss, False)):
         policy.zero_grad()
         loss(batch)[0].backward()

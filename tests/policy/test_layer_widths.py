@@ -15,8 +15,7 @@ from lightning_ding.model import ConvEncoder, MLPEncoder
 from lightning_ding.model.encoder import FlatVector
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.policy import create_policy
-from lightning_ding.policy.actor_critic import ActorCriticPolicy
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.on_policy import ActorCriticPolicy, OnPolicyPolicy
 from lightning_ding.policy.qac import QACPolicy
 from tests.algorithms.table import ALGORITHMS, names_of
 

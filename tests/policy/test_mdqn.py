@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from lightning_ding import nested
 from lightning_ding.policy import MDQNPolicy, SQLPolicy, create_policy
 from lightning_ding.policy.dqn import DQNPolicy
 from tests.policy import tables
-from tests.policy.tables import TableNet
+from tests.policy.tables import TableNet, prepared_loss
 
 LOG_2, LOG_3 = math.log(2), math.log(3)
 ONLINE, TARGET = [[1.0, 2.0], [0.0, 0.0]], [[0.0, LOG_3], [0.0, 0.0]]
@@ -48,7 +49,7 @@ EACH = pytest.mark.parametrize(("policy_class", "expected"), [(MDQNPolicy, MDQN_
 
 
 def targets(policy: Any, batch: dict[str, Any]) -> Tensor:
-    found: Tensor = policy.loss(batch)[1]["target_q_value"]
+    found: Tensor = prepared_loss(policy, batch)[1]["target_q_value"]
     return found
 
 
@@ -60,7 +61,7 @@ def test_targets_are_those_worked_out(policy_class: type[DQNPolicy], expected: l
 @EACH
 def test_loss_is_the_squared_error_of_the_action_taken(policy_class: type[DQNPolicy], expected: list[float]) -> None:
     learn = {"loss": "mse"} | (SQL["learn"] if policy_class is SQLPolicy else {})
-    loss, _ = make_policy(policy_class, learn=learn).loss(make_batch())
+    loss, _ = prepared_loss(make_policy(policy_class, learn=learn), make_batch())
     assert_close(loss.item(), ((2 - expected[0]) ** 2 + (1 - expected[1]) ** 2) / 2)
 
 
@@ -89,11 +90,9 @@ def test_illegal_actions_have_no_part_in_soft_values_and_bonuses(
 def test_prepared_round_gives_the_same_targets(policy_class: type[DQNPolicy], expected: list[float]) -> None:
     policy = make_policy(policy_class)
     prepared = policy._prepare_round({name: column[None] for name, column in make_batch().items()})
-    assert ("target_q_tm1" in prepared) == (policy_class is MDQNPolicy)
-    first = {name: value[0] for name, value in prepared.items() if isinstance(value, Tensor)}
-    kept = {name: {"logit": prepared[name]["logit"][0]} for name in prepared if name.startswith("target_q")}
+    assert ("before" in prepared["target"]) == (policy_class is MDQNPolicy)
     policy.target_model.table.data.fill_(torch.nan)  # no longer needed
-    assert_close(targets(policy, first | kept), torch.tensor(expected))
+    assert_close(targets(policy, nested.apply(lambda column: column[0], prepared)), torch.tensor(expected))
 
 
 @pytest.mark.parametrize("name", ["mdqn", "sql"])
@@ -101,10 +100,10 @@ def test_dimensions_of_an_action_have_separate_targets(name: str) -> None:
     torch.manual_seed(0)
     policy: Any = create_policy({"type": name, "model": {"obs_shape": 1, "action_shape": [2, 3]}})
     batch = make_batch(action=torch.tensor([[1, 2], [0, 0]]))
-    whole = policy._targets(batch)
+    whole = policy._targets(policy.prepare(batch))
     assert len(whole) == 2
     assert not torch.allclose(*whole)
-    assert policy.loss(batch)[0].isfinite()
+    assert prepared_loss(policy, batch)[0].isfinite()
 
 
 def test_soft_q_learning_collects_with_the_softmax_of_its_values() -> None:

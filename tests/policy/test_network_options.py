@@ -12,7 +12,7 @@ import torch
 from lightning_ding.config import to_dict
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, SeparateEncoder
 from lightning_ding.policy import Policy, QLearningPolicy, create_policy
-from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.policy.qac import QACPolicy
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of
 

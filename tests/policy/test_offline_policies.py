@@ -248,6 +248,7 @@ def test_discrete_cql_adds_the_gap_to_the_loss_of_qrdqn(with_mask: bool) -> None
     obs = {"observation": obs, "action_mask": mask} if with_mask else obs
     batch = {"obs": obs, "next_obs": obs, "action": torch.tensor([0, 1, 0, 1, 1, 0]), "reward": torch.randn(B)}
     batch["terminated"] = torch.arange(B) == 1
+    batch = policy.prepare(batch)
     expected = float(super(DiscreteCQLPolicy, policy).loss(batch)[0])
     values = policy.model(obs)["logit"].tolist()
     for row, chosen in enumerate(batch["action"].tolist()):

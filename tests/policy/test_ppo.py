@@ -87,7 +87,7 @@ def make_policy(logit: Any = None, model: Config | None = None, **learn: Any) ->
     return PPOPolicy({"model": section, "learn": settings}, model=network(logit, VALUE))
 
 
-def make_batch(**changes: Any) -> Config:
+def make_batch(**changes: Any) -> Any:
     return {
         "obs": torch.tensor([[0.0], [1.0]]),
         "action": torch.tensor([1, 0]),
@@ -99,7 +99,7 @@ def make_batch(**changes: Any) -> Config:
     }
 
 
-def loss_of(policy: PPOPolicy, batch: Config) -> float:
+def loss_of(policy: PPOPolicy, batch: Any) -> float:
     return policy.loss(batch)[0].item()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.policy import QRDQNPolicy, create_policy
-from tests.policy.tables import make_batch
+from tests.policy.tables import make_batch, prepared_loss
 
 ONLINE = [[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 3.0]]]
 TARGET = [[[0.0, 0.0], [0.0, 0.0]], [[8.0, 8.0], [0.0, 2.0]]]
@@ -46,7 +46,7 @@ def make_policy(learn: dict[str, Any] | None = None, **cfg: Any) -> QRDQNPolicy:
 
 
 def loss_of(policy: QRDQNPolicy, batch: dict[str, Any]) -> float:
-    return policy.loss(batch)[0].item()
+    return prepared_loss(policy, batch)[0].item()
 
 
 def test_loss_is_the_mean_quantile_huber_loss() -> None:
@@ -82,7 +82,7 @@ def test_loss_uses_the_discount_of_the_batch() -> None:
 
 def test_loss_of_several_steps_needs_the_discount() -> None:
     with pytest.raises(KeyError, match="a batch needs 'discount'"):
-        make_policy(nstep=2).loss(make_batch())
+        prepared_loss(make_policy(nstep=2), make_batch())
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ def test_target_never_takes_an_illegal_action() -> None:
 
 
 def test_loss_refuses_rewards_that_would_broadcast_to_a_square() -> None:
-    with pytest.raises(ValueError, match=r"reward must have the shape \(B,\), got \(2, 1\)"):
-        make_policy().loss(make_batch(reward=torch.ones(2, 1)))
+    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
+        prepared_loss(make_policy(), make_batch(reward=torch.ones(2, 1)))
 
 
 def test_the_gradient_reaches_the_action_taken_only() -> None:
     # row 0: -0.25 * (1 + 1) / 2 and -0.75 * (0 + 1) / 2; row 1: 0.75 * 1 / 2 and 0.25 * 1 / 2; the mean halves them
     policy = make_policy()
-    policy.loss(make_batch())[0].backward()
+    prepared_loss(policy, make_batch())[0].backward()
     model: Any = policy.model
     assert model.table.grad.tolist() == [[[-0.125, -0.1875], [0.1875, 0.0625]], [[0.0, 0.0], [0.0, 0.0]]]
     assert [p.grad for p in policy.target_model.parameters()] == [None]
 
 
 def test_report_holds_loss_value_target_and_priority_without_gradient() -> None:
-    report = make_policy(priority=True).loss(make_batch())[1]
+    report = prepared_loss(make_policy(priority=True), make_batch())[1]
     assert not any(value.requires_grad for value in report.values())
     assert {name: value.tolist() for name, value in report.items()} == {
         "total_loss": (FIRST + SECOND) / 2,
@@ -126,7 +126,7 @@ def test_report_holds_loss_value_target_and_priority_without_gradient() -> None:
         "target_q_value": [1.5, -0.5],
         "priority": [FIRST, SECOND],
     }
-    assert "priority" not in make_policy().loss(make_batch())[1]
+    assert "priority" not in prepared_loss(make_policy(), make_batch())[1]
 
 
 def test_the_quantiles_reach_those_of_the_reward() -> None:

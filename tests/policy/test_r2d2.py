@@ -38,7 +38,7 @@ def make(**changes: Any) -> R2D2Policy:
     return policy
 
 
-def sequences(policy: R2D2Policy) -> dict[str, Any]:
+def sequences(policy: R2D2Policy) -> Any:
     """Return six sequences; after its end one repeats its last step, as those of a buffer do."""
     torch.manual_seed(1)
     steps, size = 8, len(LENGTHS)
@@ -155,7 +155,7 @@ def test_illegal_actions_are_not_bootstrapped_from() -> None:
         next_mask[..., illegal] = 0
         masked = {"obs": {"x": batch["obs"], "action_mask": mask}}
         masked |= {"next_obs": {"x": batch["next_obs"], "action_mask": next_mask}}
-        losses.append(float(policy.loss({**batch, **masked})[0].detach()))
+        losses.append(float(policy.loss(batch | masked)[0].detach()))
     assert losses[0] != losses[1]
     assert all(map(math.isfinite, losses))
 

@@ -62,7 +62,7 @@ def make_batch(size: int = 2) -> dict[str, Any]:
     return {**numbers, **flags, "action": torch.ones(size, 1), "reward": 1.0 - 2 * (torch.arange(size) % 2)}
 
 
-def without_noise(policy: REDQPolicy, **changes: Any) -> dict[str, Any]:
+def without_noise(policy: REDQPolicy, **changes: Any) -> Any:
     noise = {name: torch.full((2, 1), 0.5) for name in ("noise", "next_noise")}
     return policy.prepare(make_batch()) | noise | changes
 

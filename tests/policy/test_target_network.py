@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from lightning_ding.policy.target_network import TargetUpdate, copy_parameters, make_target, polyak_update
+from lightning_ding.policy.replay_policy import TargetUpdate, copy_parameters, make_target, polyak_update
 
 
 class Scaled(nn.Module):

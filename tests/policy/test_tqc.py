@@ -51,7 +51,7 @@ def make_policy(**cfg: Any) -> TQCPolicy:
     return policy
 
 
-def make_batch(policy: TQCPolicy, **changes: Any) -> dict[str, Any]:
+def make_batch(policy: TQCPolicy, **changes: Any) -> Any:
     """Return two transitions with action 1, the second of which terminates, and no noise in the next action."""
     batch = {
         "obs": torch.zeros(2, 3),

@@ -18,10 +18,9 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import SACPolicy, create_policy
-from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.on_policy import ActorPolicy, OnPolicyPolicy
 from lightning_ding.utils.schedules import Schedule, ScheduleConfig
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, names_of, state_of
 

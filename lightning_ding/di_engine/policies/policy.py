@@ -25,17 +25,16 @@ from torch.optim import Optimizer
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
 from lightning_ding.di_engine.policies import data as forms
-from lightning_ding.di_engine.policies.names import BASE_CONFIG, METHODS
+from lightning_ding.di_engine.policies.data import BASE_CONFIG, METHODS
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.rank_weights import average_gradients
+from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.utils.attributes import PolicyAttributes
 from lightning_ding.utils.modes import CollectMode, LearnMode, not_implemented
 from lightning_ding.utils.private_api import MODULES
-from lightning_ding.utils.ranks import world_size
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 
 
@@ -412,9 +411,7 @@ for _name in BY_NAME:
 
 def _average_before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """Average the gradients of an optimizer over all ranks; a step on one rank alone would let the ranks diverge."""
-    parameters = [one for one in _parameters(optimizer) if one.requires_grad]
-    if world_size() > 1 and parameters:
-        average_gradients(parameters, parameters[0].new_zeros(()))
+    sync_gradients(_parameters(optimizer))
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

@@ -31,7 +31,7 @@ class DefaultConfig:
     """
 
     def __get__(self, instance: Any, owner: Any) -> dict[str, Any]:
-        whole = to_dict(owner.config_class()) if hasattr(owner, "config_class") else foreign("policies.names").base()
+        whole = to_dict(owner.config_class()) if hasattr(owner, "config_class") else foreign("policies.data").base()
         return {key: value for key, value in whole.items() if key != MARK}
 
 

@@ -24,7 +24,7 @@ from lightning_ding.utils.private_api import Compiled, pytree, tensor_dicts
 logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
-LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
+LossFunction = Callable[[Any], tuple[Tensor, dict[str, Any]]]  # of a typed minibatch
 AUTO_UPDATES = 20_000  # from which on compile="auto" compiles, see docs/results.md
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MOST_CODES = 8  # compiled for one structure of batches; each takes seconds

@@ -74,8 +74,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
     """Methods and modules of a network that a fit uses."""
-    learn_function, collect_function = LearnMode, CollectMode
-    eval_function, command_function = EvalMode, CommandMode
+    learn_function, collect_function, eval_function, command_function = LearnMode, CollectMode, EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
 
@@ -94,13 +93,12 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self.rng = np.random.default_rng()
         self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
-        self.has_loaded_weights = False  # of a trained policy, without its counters
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
         self.learner = RoundLearner(self)
         self.action_start = ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
-        self._is_built = self._hands_over = False
+        self._is_built = self._hands_over = self.has_loaded_weights = False  # weights without their counters
         self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
@@ -125,8 +123,8 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def _init_command(self) -> None:
         """Make what the command mode needs."""
 
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        """Make one update from a minibatch with leading axis B; return detached tensors to report.
+    def _forward_learn(self, batch: Any) -> dict[str, Any]:
+        """Make one update from a minibatch of :meth:`prepare`; return detached tensors to report.
 
         A ``priority``, shape (B,), is returned to a prioritised buffer; the means of the others are logged.
         """
@@ -154,7 +152,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
-        sync_gradients(model)
+        sync_gradients(model.parameters())
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions; discrete actions count from 0.
@@ -172,6 +170,10 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _prepare_round(self, data: Batch) -> Batch:
         """Return the minibatches of a round, leading axes (U, B), with what can be computed for all of them at once."""
+        return data
+
+    def prepare(self, data: Batch) -> Any:
+        """Return a minibatch in the form in which ``_forward_learn`` and the losses read it, leading axis B."""
         return data
 
     def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
@@ -212,7 +214,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         except AttributeError:
             if not name.startswith("_") or name.startswith("__"):
                 raise
-        return cast(nn.Module, foreign("policies.names").named(self, name))
+        return cast(nn.Module, foreign("policies.data").named(self, name))
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -234,9 +236,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[ConfigT]:
         """Make the network for the spaces of one env, or check that the existing one fits; return the policy itself.
 
-        Raises:
-            TypeError: If the algorithm does not support such a space.
-            ValueError: If the shapes in the config differ from those of the spaces.
+        It raises TypeError for spaces that the algorithm does not support, ValueError for other shapes in the config.
         """
         known, section = self._model_section(), cast(Any, self.config).model
         missing = missing_shapes(known, self._shapes_of(observation_space, action_space), action_space)
@@ -331,10 +331,10 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         self._require_field("learn")
         if not self.training:
             self.train()
-        batch = data if isinstance(data, dict) else foreign("policies.names").columns_of(data)
+        batch = data if isinstance(data, dict) else foreign("policies.data").columns_of(data)
         seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
         guard.begin(seen)
-        report = self._forward_learn(seen)
+        report = self._forward_learn(self.prepare(seen))
         guard.end()
         if self.on_policy and self.normaliser.is_on:
             self.normaliser.update(batch)  # after the update, because the policy acted without it
@@ -355,7 +355,7 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
 
     def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions, or the transition of one env from ``obs, reward, done, info``."""
-        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.names").step_of(timestep)
+        step = timestep if hasattr(timestep, "next_obs") else foreign("policies.data").step_of(timestep)
         return self._process_transition(obs, output, step)
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
@@ -424,8 +424,6 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         """Return the current scheduled weights of the loss, by their names in ``learn``."""
         return self.updater.schedules.values
 
-    # ------------------------------------------------------------------ Lightning's hooks
-
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what cannot work, and return the callbacks that the datamodule needs (Lightning hook)."""
         return prepare_trainer(self.trainer)
@@ -483,5 +481,4 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
 
-CommandModePolicy = Policy
-"""A policy with a command mode, which every policy has."""
+CommandModePolicy = Policy  # every policy has a command mode

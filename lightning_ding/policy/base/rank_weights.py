@@ -118,8 +118,8 @@ def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
     return mean_loss.reshape(())
 
 
-def sync_gradients(model: torch.nn.Module) -> None:
-    """Average the gradients of a network over all ranks, in one all-reduce; a missing gradient counts as zero."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if world_size() > 1 and parameters:
-        average_gradients(parameters, parameters[0].new_zeros(()))
+def sync_gradients(parameters: Iterable[Tensor]) -> None:
+    """Average gradients over all ranks, in one all-reduce; a missing gradient counts as zero."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if world_size() > 1 and trained:
+        average_gradients(trained, trained[0].new_zeros(()))

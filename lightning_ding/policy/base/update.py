@@ -93,9 +93,7 @@ class Updater:
         self._has_reducer = False  # in the current fit
         self._steppers: dict[Optimizer, FusedAdam] = {}
 
-    def minimise(
-        self, loss: LossFunction, batch: Batch, index: int = 0, clip: GradClip | None = None
-    ) -> dict[str, Any]:
+    def minimise(self, loss: LossFunction, batch: Any, index: int = 0, clip: GradClip | None = None) -> dict[str, Any]:
         """Make one optimisation step on a minibatch, and return the metrics that the loss reports.
 
         Args:

@@ -20,7 +20,10 @@ _PRIORITIES: WeakKeyDictionary[Callback, int] = WeakKeyDictionary()
 class HasPriority(Callback):
     """A callback with its own priority: a ``LearnerHook``."""
 
-    priority: int
+    @property
+    def priority(self) -> int:
+        """Order among the callbacks of a Trainer, lower first; >= 0."""
+        raise NotImplementedError
 
 
 def with_priority(callback: CallbackT, priority: int) -> CallbackT:

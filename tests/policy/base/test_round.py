@@ -111,7 +111,7 @@ def test_training_step_with_a_prepared_round_equals_single_updates(freq: int) ->
     batches = [make_batch(seed) for seed in range(4)]
     policy, plain = (make_policy(cfg=deep_merge(CFG, {"learn": {"target_update_freq": freq}})) for _ in range(2))
     prepared = policy._prepare_round({name: torch.stack([b[name] for b in batches]) for name in batches[0]})
-    assert ("target_q" in prepared) == (freq == 4)
+    assert ("target" in prepared) == (freq == 4)
     policy.training_step(Minibatches(*nested.unbind(prepared)), 0)  # type: ignore[arg-type]
     for batch in batches:
         plain.learn_mode.forward(batch)

@@ -395,7 +395,7 @@ def test_callbacks_of_a_run_without_priorities_stay_as_lightning_orders_them(
         "FinalEvaluation",
         "StopOnSignal",
     ]
-    assert kinds == ["ContinuedLoggers", "CountEvaluations", "StopLate", *own, "BestCheckpoint", "RunCheckpoint"]
+    assert kinds == ["CountEvaluations", "StopLate", *own, "BestCheckpoint", "RunCheckpoint"]
 
 
 def test_final_evaluation_follows_a_callback_that_ends_the_run_late(
