@@ -136,8 +136,9 @@ def arguments_of(name: str, folder: Path) -> list[str]:
     if name not in DATA:
         return []
     env_id, n_episode = ("Pendulum-v1", 2) if "pendulum" in TWINS[name] else ("CartPole-v1", 20)
-    collect(None, str(folder / DATA[name]), n_episode, random=True, env_id=env_id)
-    return [DATA[name]]
+    file = Path(DATA[name]).with_suffix(".npz").name
+    collect(None, str(folder / file), n_episode, random=True, env_id=env_id)
+    return [file]
 
 
 def policy_class_of(recipe: ModuleType) -> type[Policy[Any]]:
@@ -214,9 +215,9 @@ def test_recipe_trains_and_ends_with_the_return_and_the_best_checkpoint(
 def test_yaml_trains_from_the_command_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(name)
     monkeypatch.chdir(tmp_path)
-    arguments_of(name, tmp_path)  # the name of the file is in the YAML file
-    limit = "--data.max_train_iter" if name in OFFLINE else "--data.max_env_step"
-    short = [limit, "1", "--model.cfg.eval.evaluator.n_episode", "2"]
+    data = arguments_of(name, tmp_path)  # the YAML file has the name of the file, the data set of dt in another form
+    limit = ["--data.dataset", *data, "--data.max_train_iter"] if name in OFFLINE else ["--data.max_env_step"]
+    short = [*limit, "1", "--model.cfg.eval.evaluator.n_episode", "2"]
     short += [f"--model.cfg.{key}={value}" for key, value in SMALL.get(name, {}).items()]
     main(["fit", "--config", str(RECIPES / "configs" / f"{TWINS[name]}.yaml"), *short])
     if name in OFFLINE:
