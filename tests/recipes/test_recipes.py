@@ -84,8 +84,10 @@ TWINS |= {name: name for name in PACKAGES}
 DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz", "gail": "expert.npz"}
 DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLINE}
 """The recipes that take data, and their file."""
-ARGUMENTS = ("num_envs", "max_env_step", "max_train_iter", "env_kwargs", "eval_env_kwargs", "wrappers")
-ARGUMENTS += ("norm_obs", "norm_reward")
+ARGUMENTS = (
+    *("num_envs", "max_env_step", "max_train_iter", "env_kwargs", "eval_env_kwargs", "wrappers"),
+    *("norm_obs", "norm_reward"),
+)
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
 SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "dqfd": {"learn.per_train_iter_k": 10},
