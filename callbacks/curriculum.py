@@ -98,8 +98,8 @@ class Curriculum(Callback):
 
     @property
     def _legacy_state_key(self) -> Any:
-        """The key that Lightning reads if there is no state under the other one: that of all curricula before."""
-        return "Curriculum"
+        """The key that Lightning reads if there is no state under the other one: that of all of this class before."""
+        return type(self).__qualname__
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:

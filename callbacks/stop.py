@@ -137,7 +137,8 @@ class Limits:
         has_limit = bool(self.callbacks()) or any(isinstance(one, (*STOPS, Timer)) for one in present)
         if has_limit or self.eval_every is not None:
             trainer.fit_loop.max_epochs = -1
-        if self.eval_every is not None and not has_limit and trainer.max_steps == -1 and trainer.is_global_zero:
+        is_endless = self.eval_every is not None and not has_limit and trainer.max_steps == -1
+        if is_endless and trainer.state.fn in ("fit", None) and trainer.is_global_zero:
             logger.warning(
                 "no limit is set, so the run with eval_every=%d continues until it is stopped: set max_env_step, "
                 "max_train_iter or stop_value of the datamodule, or max_time of the Trainer",

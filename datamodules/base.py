@@ -78,7 +78,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         if inspect.Parameter.VAR_KEYWORD in kinds:
             by_place = inspect.Parameter.VAR_POSITIONAL in kinds
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
-            above = inspect.signature(cls.__mro__[1]).parameters.values()
+            next_above = next(one for one in cls.__mro__[1:] if issubclass(one, RunDataModule))
+            above = inspect.signature(next_above).parameters.values()
             found += [one.replace(kind=max(kind, one.kind)) for one in above if one.name not in names]
         found.sort(key=lambda one: (one.kind, one.default is not one.empty))
         cls.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]

@@ -231,7 +231,11 @@ def _is_imported(module: str) -> bool:
 ENV_REGISTRY: Registry[Any] = Registry("env")
 """Envs with DI-engine's interface; see ``lightning_ding.di_engine.base_env``."""
 POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
-MODEL_REGISTRY: Registry[Any] = Registry("model", home="lightning_ding.model")
+MODEL_REGISTRY: Registry[Any] = Registry(
+    "model",
+    home="lightning_ding.model",
+    modules={"c51dqn": "c51", "continuous_qac": "qac", "rainbowdqn": "rainbow"},
+)
 ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",
     home="lightning_ding.model",
@@ -242,11 +246,21 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     },
 )
 REWARD_MODEL_REGISTRY: Registry[Any] = Registry("reward model", home="lightning_ding.reward_model")
-SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry("serial collector", home="lightning_ding.worker.collector")
-SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry("serial evaluator", home="lightning_ding.worker.evaluator")
+SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry(
+    "serial collector",
+    home="lightning_ding.worker.collector",
+    modules={"episode_1v1": "battle_episode", "sample_1v1": "battle_sample"},
+)
+SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry(
+    "serial evaluator", home="lightning_ding.worker.evaluator", modules={"battle_interaction": "battle"}
+)
 BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker.buffer")
-LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker.learner")
-LEARNER_HOOK_REGISTRY: Registry[Any] = Registry("learner hook", home="lightning_ding.worker.learner")
+LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker.learner", modules={"base": "learner"})
+LEARNER_HOOK_REGISTRY: Registry[Any] = Registry(
+    "learner hook",
+    home="lightning_ding.worker.learner",
+    modules=dict.fromkeys(("load_ckpt", "log_reduce", "log_show", "save_ckpt"), "builtin_hooks"),
+)
 COMM_COLLECTOR_REGISTRY: Registry[Any] = Registry("comm collector", home="lightning_ding.distributed")
 COMM_LEARNER_REGISTRY: Registry[Any] = Registry("comm learner", home="lightning_ding.distributed")
 PARALLEL_COMMANDER_REGISTRY: Registry[Any] = Registry("parallel commander", home="lightning_ding.distributed")

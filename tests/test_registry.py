@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import lightning_ding.registry
 from lightning_ding.registry import POLICY_REGISTRY, Registry, import_modules
+from tests.processes import run
 
 
 class Circle:
@@ -167,3 +169,37 @@ def test_import_modules_lets_other_errors_out_as_they_are(module_folder: Path) -
     (module_folder / "plugin_wrong.py").write_text("raise ZeroDivisionError('mine')")
     with pytest.raises(ZeroDivisionError, match="mine"):
         import_modules(["plugin_wrong"])
+
+
+NAMES_OF_OTHER_MODULES = [
+    ("MODEL_REGISTRY", "continuous_qac"),
+    ("SERIAL_EVALUATOR_REGISTRY", "battle_interaction"),
+    ("SERIAL_COLLECTOR_REGISTRY", "sample_1v1"),
+    ("LEARNER_HOOK_REGISTRY", "log_show"),
+]
+
+
+@pytest.mark.parametrize(("registry", "name"), NAMES_OF_OTHER_MODULES)
+def test_a_built_in_entry_is_known_before_its_module_is_loaded(registry: str, name: str, tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(f"""
+from lightning_ding.registry import {registry} as registry
+class Own: pass
+try:
+    registry.register({name!r})(Own)
+    raise SystemExit("a taken name was accepted")
+except ValueError:
+    registry.register({name!r}, force_overwrite=True)(Own)
+assert registry.get({name!r}) is Own and list(registry)
+""")
+    run(script)
+
+
+def test_every_built_in_entry_is_found_in_one_module() -> None:
+    for one in [one for one in vars(lightning_ding.registry).values() if isinstance(one, Registry)]:
+        for name in [*one]:
+            module = one.get(name).__module__
+            is_lazy = one._home not in (None, "lightning_ding.distributed")  # which imports all of its parts
+            if is_lazy and module.startswith(f"{one._home}."):
+                found = f"{one._home}.{one._modules.get(name, name)}"
+                assert module == found or module.startswith(f"{found}."), (one.kind, name)

@@ -16,7 +16,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.resume import rng_state
-from lightning_ding.policy import Policy, create_policy
+from lightning_ding.policy import CalQLPolicy, DQfDPolicy, Policy, create_policy
 from lightning_ding.registry import POLICY_REGISTRY
 
 Config = dict[str, Any]
@@ -143,9 +143,10 @@ def needs_demonstrations(name: str) -> bool:
 
 def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Return a minibatch with the first of its n steps, all different, or returns, if the policy's loss needs them."""
-    if hasattr(policy, "dataset_columns"):
+    policy_class = policy if isinstance(policy, type) else type(policy)
+    if issubclass(policy_class, CalQLPolicy):
         return {**batch, "data_return": batch["reward"]}
-    if "next_obs_1" not in getattr(policy, "target_inputs", ()):
+    if not issubclass(policy_class, DQfDPolicy):
         return batch
     first = {"reward_1": -batch["reward"], "next_obs_1": batch["obs"], "terminated_1": batch["terminated"]}
     return {**batch, **first, "is_expert": batch["reward"] > 0}

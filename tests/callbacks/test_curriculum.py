@@ -198,3 +198,19 @@ def test_argument_out_of_range_is_refused(arguments: dict[str, Any], error: str)
 def test_checkpoint_with_a_level_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="levels must be at least 3 levels, as the run has reached the last of these"):
         Curriculum("level", [0, 1], 1.0).load_state_dict({"level": 2, "since": 0})
+
+
+class OwnCurriculum(Curriculum):
+    """A curriculum of a user."""
+
+
+@pytest.mark.parametrize("kind", [Curriculum, OwnCurriculum])
+def test_level_continues_from_a_checkpoint_whose_key_is_the_name_of_the_class(
+    kind: type[Curriculum], make_trainer: MakeTrainer
+) -> None:
+    before = kind("level", LEVELS, threshold=0.0)
+    before.level = 2
+    after = kind("level", LEVELS, threshold=0.0)
+    trainer = make_trainer(callbacks=[after])
+    _call_callbacks_load_state_dict(trainer, {"callbacks": {kind.__qualname__: before.state_dict()}})
+    assert after.level == 2

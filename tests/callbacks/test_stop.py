@@ -159,3 +159,13 @@ def test_a_run_with_intervals_of_env_steps_that_nothing_ends_says_so_once(
     limits.lift_default_epochs(trainer)
     expected = ["no limit is set, so the run with eval_every=10 continues until it is stopped"] if is_said else []
     assert [text.partition(":")[0] for text in caplog.messages if "no limit" in text] == expected
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_an_evaluation_does_not_say_that_a_run_has_no_limit(
+    make_trainer: MakeTrainer, stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer()
+    trainer.state.fn = stage
+    Limits(eval_every=10).lift_default_epochs(trainer)
+    assert not caplog.messages

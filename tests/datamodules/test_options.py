@@ -52,3 +52,14 @@ def test_normalisation_of_the_policy_is_shown_after_a_fit(make_trainer: MakeTrai
     second = ReplayDataModule(CountingEnv, num_envs=2)
     make_trainer(max_epochs=1, limit_train_batches=2).fit(policy, second)
     assert (second.norm_obs, second.norm_reward, policy.normaliser.kinds["norm_obs"]) == (True, False, True)
+
+
+class Described:
+    """A base that is no datamodule."""
+
+
+def test_a_subclass_with_another_base_first_shows_the_common_arguments() -> None:
+    class Own(Described, ReplayDataModule):
+        pass
+
+    assert inspect.signature(Own) == inspect.signature(ReplayDataModule)

@@ -159,7 +159,8 @@ def fields(config_class: Any, path: str = "model.cfg") -> Iterator[tuple[str, st
 
 def arguments_of_the_datamodule() -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the documentation of every argument."""
-    documentation = inspect.getdoc(ReplayDataModule.__init__) or ""
+    constructors = [inspect.getdoc(vars(one).get("__init__")) or "" for one in ReplayDataModule.__mro__]
+    documentation = "\n".join(constructors)
     for name in list(inspect.signature(ReplayDataModule).parameters):
         text = re.search(rf"^    {name}: (.+(?:\n     .+)*)", documentation, re.MULTILINE)
         assert text is not None, f"data.{name} says nothing"

@@ -212,6 +212,9 @@ class Policy(LightningModule, attributes.NamedAttributes, Generic[ConfigT]):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            known = getattr(type(self), name, None)
+            if isinstance(known, property):  # the error is not that the policy lacks it, but one inside of it
+                return known.__get__(self)  # type: ignore[no-any-return]
             if not name.startswith("_") or name.startswith("__"):
                 raise
         return cast(nn.Module, foreign("policies.data").named(self, name))
