@@ -1,4 +1,4 @@
-# make package | train | test | test-failed | test-slow | pythons | learning-seeds | same-weights | check | bench | soak | learn | zoo | docs | coverage | clean
+# make package | train | test | quick | test-failed | test-slow | pythons | learning-seeds | same-weights | check | bench | soak | learn | zoo | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ SIDES ?= ours peer
 JOBS ?= 1
 UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt
 
-.PHONY: package train test test-failed test-slow pythons learning-seeds same-weights check format bench soak learn zoo docs coverage clean
+.PHONY: package train test quick test-failed test-slow pythons learning-seeds same-weights check format bench soak learn zoo docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -17,6 +17,9 @@ train: $(READY)  ## train DQN on CartPole-v1
 # Hundreds of processes import the package: each would compile it where none may write bytecode
 test: $(READY)  ## the fast tests, doctests included, in three processes
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=40
+
+quick: $(READY)  ## the tests that fail when the core breaks: less than a minute
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile @tests/quick.txt
 
 test-failed: $(READY)  ## what failed in the last run, once more and alone
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

@@ -15,11 +15,9 @@ import nox
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 CHOICE = [
+    "@tests/quick.txt",
     "tests/entry/test_evaluate.py",
-    "tests/policy/test_dqn.py",
-    "tests/policy/test_ppo_options.py",
-    "tests/recipes/test_packaged_recipes.py",
-    "tests/rl",
+    "tests/recipes/test_recipes.py::test_yaml_trains_from_the_command_line",
     "tests/test_config.py",
     "tests/test_light_imports.py",
     "tests/test_nested.py",

@@ -68,6 +68,11 @@ def test_make_targets_test_files_and_extras_of_the_workflows_exist() -> None:
     assert [extra for extra in named if f"\n{extra} = [" not in project] == []
 
 
+def test_files_of_the_quick_choice_exist() -> None:
+    chosen = [one.partition("::")[0] for one in (ROOT / "tests" / "quick.txt").read_text().split()]
+    assert [path for path in chosen if not (ROOT / path).exists()] == []
+
+
 def test_citation_has_the_required_keys_and_the_version_of_the_package() -> None:
     citation: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation.keys() >= CFF_KEYS

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP
 from lightning_ding.model.heads import DiscreteHead, MultiHead, check_widths, full_precision, hidden_layers
+from lightning_ding.model.mlp import MLP
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]

@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
+from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import check_action_shape, full_precision
+from lightning_ding.model.mlp import MLP
 from lightning_ding.model.qac import EncoderAndHead, hidden_sizes
 from lightning_ding.registry import MODEL_REGISTRY
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.model.batch_renorm import BatchRenorm
 from lightning_ding.model.c51 import categorical_output, make_support
-from lightning_ding.model.encoder import activation_function
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.mlp import activation_function
 
 
 class EnsembleMLP(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP
+from lightning_ding.model.mlp import MLP
 
 HALF_PRECISION = (torch.bfloat16, torch.float16)
 

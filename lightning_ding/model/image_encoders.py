@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP, activation_function
+from lightning_ding.model.mlp import MLP, activation_function
 from lightning_ding.registry import ENCODER_REGISTRY
 
 IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)

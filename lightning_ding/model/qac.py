@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.model.actor import LOG_SIGMA_RANGE, SDE, GaussianHead, output_layers
 from lightning_ding.model.batch_renorm import flat_statistics
-from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
+from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP, critic_values
 from lightning_ding.model.heads import check_widths, full_precision
 from lightning_ding.model.layers import InEvalMode
+from lightning_ding.model.mlp import MLP
 from lightning_ding.registry import MODEL_REGISTRY
 
 FIRST_LOG_STD = -3.0  # of state-dependent noise, as in Stable-Baselines3's SAC

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import (
-    MLP,
     EntryEncoders,
     ObsShape,
     check_entries,
@@ -20,6 +19,7 @@ from lightning_ding.model.encoder import (
     options_of_entry,
 )
 from lightning_ding.model.features import is_described
+from lightning_ding.model.mlp import MLP
 from lightning_ding.registry import ENCODER_REGISTRY
 
 

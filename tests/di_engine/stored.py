@@ -1,12 +1,13 @@
-"""Random inputs, and the file with the values of all cases, for the scripts ``make_ding_*.py``."""
+"""Random inputs, and files with the values of all cases: written by the scripts ``make_ding_*.py``, read by tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 Values = dict[str, Tensor]
@@ -38,3 +39,14 @@ def store_cases(cases: Mapping[str, Callable[[np.random.Generator], Values]], pa
     stored = {key: one.detach().clone().contiguous() for key, one in values.items()}
     save_file(stored, path, metadata={"DI-engine": "0.5.3"})
     print(f"{len(stored)} tensors of {len(cases)} cases in {path}")
+
+
+def parts_of(file: str) -> Callable[[str, str], Values]:
+    """Return a function that returns the tensors ``case/name/...`` of a file of this folder."""
+    stored = load_file(Path(__file__).with_name(file))
+
+    def part(case: str, name: str) -> Values:
+        prefix = f"{case}/{name}/"
+        return {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
+
+    return part

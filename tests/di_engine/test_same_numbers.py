@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from lightning_ding.di_engine.checkpoint import translate
 from lightning_ding.model import C51DQN, RainbowDQN
 from lightning_ding.policy.replay_policy import polyak_update
 from tests.di_engine.values import GAE_LAMBDA, GAMMA, MODELS, checkpoint, make_policy, part, save
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 FLOOR = 1e-6  # DI-engine adds it to probabilities of atoms, and to the slope of tanh in SAC's density
 CONSTANT = {"lr_scheduler": {"type": "constant"}, "optimizer": {"eps": 1e-8}}
@@ -59,14 +60,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "td3": DDPG,
     "sac": DDPG,
 }
-
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    """Compute in double precision, as the script did, so that rounding hides no difference."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 class FlooredC51(C51DQN):

@@ -5,12 +5,10 @@ A comment says where DI-engine means something else.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -23,21 +21,16 @@ from lightning_ding.reward_model import (
     RNDRewardModel,
 )
 from tests.di_engine.make_ding_rewards import CLAMP, FEATURES, LARGEST, REVERSE, WEIGHT, Curiosity, TwoNetworks
+from tests.di_engine.stored import parts_of
 from tests.di_engine.tiny_networks import ACTIONS, DIMENSIONS, OBS
 
-STORED = load_file(Path(__file__).with_name("ding_rewards.safetensors"))
+part = parts_of("ding_rewards.safetensors")
 Values = dict[str, Tensor]
 ADDED: dict[str, Any] = {"extrinsic_reward_norm": True, "extrinsic_reward_norm_max": LARGEST}
 SCALES: dict[str, Any] = {  # DI-engine does not weigh an intrinsic reward that is the only one
     "add": {"intrinsic_reward_norm": "minmax", "intrinsic_reward_weight": WEIGHT, **ADDED},
     "assign": {"intrinsic_reward_norm": "minmax"},
 }
-
-
-def part(case: str, name: str) -> Values:
-    """Return the stored tensors ``case/name/...``."""
-    prefix = f"{case}/{name}/"
-    return {key.removeprefix(prefix): value for key, value in STORED.items() if key.startswith(prefix)}
 
 
 def check(ours: Any, theirs: Tensor) -> None:

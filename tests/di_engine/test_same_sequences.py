@@ -5,39 +5,25 @@ Shapes: T steps, B sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding import rl
 from lightning_ding.policy import DTPolicy, R2D2Policy
 from tests.di_engine.make_ding_sequences import BURN_IN, CONTEXT, GAMMA, LEARNED, NSTEP, SCALE, Window
+from tests.di_engine.stored import parts_of
 from tests.di_engine.tiny_networks import ACTIONS, HIDDEN, OBS
 
-STORED = load_file(Path(__file__).with_name("ding_sequences.safetensors"))
+pytestmark = pytest.mark.usefixtures("double_precision")
+
+part = parts_of("ding_sequences.safetensors")
 SLOPE = 0.01  # of DI-engine's rescaled values; that of the paper, 0.001, is ours
 Values = dict[str, Tensor]
-
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    """Compute in double precision, as the script did."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def part(case: str, name: str) -> Values:
-    """Return the stored tensors ``case/name/...``."""
-    prefix = f"{case}/{name}/"
-    return {key.removeprefix(prefix): value for key, value in STORED.items() if key.startswith(prefix)}
 
 
 def load(network: nn.Module, numbered: Values) -> None:

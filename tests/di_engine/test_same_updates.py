@@ -7,13 +7,10 @@ critics' loss, so only the losses of the values and of the critics are compared;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -21,9 +18,12 @@ from lightning_ding import rl
 from lightning_ding.policy import create_policy
 from tests.di_engine import tiny_networks as tiny
 from tests.di_engine.make_ding_updates import GAMMA, NSTEP, SAMPLES, network
+from tests.di_engine.stored import parts_of
 from tests.di_engine.test_same_numbers import floored_sample, record_gradients
 
-STORED = load_file(Path(__file__).with_name("ding_updates.safetensors"))
+pytestmark = pytest.mark.usefixtures("double_precision")
+
+part = parts_of("ding_updates.safetensors")
 Values = dict[str, Tensor]
 _CQL = {"num_actions": SAMPLES, "min_q_weight": 1.5, "alpha": 0.2, "auto_alpha": False}
 _SHAPES = {"obs_shape": tiny.OBS, "action_shape": tiny.DIMENSIONS}
@@ -42,20 +42,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bc_l1": {**_CLONED, "learn": {"loss_type": "l1_loss"}},
 }
 CQL = ("cql", "cql_entropy", "cql_lagrange")
-
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    """Compute in double precision, as the script did."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def part(case: str, name: str) -> Values:
-    """Return the stored tensors ``case/name/...``."""
-    prefix = f"{case}/{name}/"
-    return {key.removeprefix(prefix): value for key, value in STORED.items() if key.startswith(prefix)}
 
 
 def make_policy(case: str) -> Any:

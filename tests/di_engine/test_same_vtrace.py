@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding import rl
 from tests.di_engine.make_ding_vtrace import OPTIONS
+from tests.di_engine.stored import parts_of
 
-VALUES = load_file(Path(__file__).with_name("ding_vtrace.safetensors"))
-
-
-def part(case: str, side: str) -> dict[str, Tensor]:
-    prefix = f"{case}/{side}/"
-    return {key.removeprefix(prefix): one for key, one in VALUES.items() if key.startswith(prefix)}
+part = parts_of("ding_vtrace.safetensors")
 
 
 def distribution(kind: str, logit: Tensor, sigma: Tensor) -> Any:

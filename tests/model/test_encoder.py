@@ -16,9 +16,10 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, MLPEncoder, SeparateEncoder, create_encoder
-from lightning_ding.model.encoder import ACTIVATIONS, encoder_for
+from lightning_ding.model.encoder import encoder_for
 from lightning_ding.model.factory import create_model
 from lightning_ding.model.image_encoders import AreaAverage, ResidualBlock
+from lightning_ding.model.mlp import ACTIVATIONS
 from lightning_ding.registry import ENCODER_REGISTRY
 
 DICT_ENCODERS = pytest.mark.parametrize("encoder_class", [DictEncoder, SeparateEncoder])

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.model import ContinuousQAC, EnsembleMLP, create_model
-from lightning_ding.model.encoder import MLP
 from lightning_ding.model.ensemble import UnitDropout
+from lightning_ding.model.mlp import MLP
 
 IMAGE = (3, 36, 36)
 

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from lightning_ding.model import MLPEncoder, NoisyLinear, NoisyMLP
-from lightning_ding.model.encoder import MLP
+from lightning_ding.model.mlp import MLP
 
 
 class Generator:

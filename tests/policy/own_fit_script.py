@@ -14,7 +14,7 @@ import torch
 from lightning import Trainer, seed_everything
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy.base import rank_weights
+from lightning_ding.policy.base import ddp
 from tests.policy.own_policies import DrawsByItself, OwnUpdates
 from tests.policy.own_ranks_script import Messages
 
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     messages, folder = Messages(), Path(sys.argv[1])
-    rank_weights.logger.addHandler(messages)
+    ddp.logger.addHandler(messages)
     seed_everything(0)
     config: dict[str, Any] = {"collect": {"n_sample": 16}, "learn": {"batch_size": 8}}
     policy = Own(config | {"model": {"encoder_hidden_size_list": [8]}})

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from lightning_ding.callbacks.metrics import _over_ranks
-from lightning_ding.policy.base import rank_weights
+from lightning_ding.policy.base import ddp
 from lightning_ding.policy.base.metrics import MeanMetrics
 from tests.policy.own_policies import AveragedUpdates, OwnUpdates
 
@@ -38,9 +38,9 @@ class Messages(logging.Handler):
 def learn(policy: Any, rank: int, first_round: int = 0) -> dict[str, Any]:
     """Make two epochs of updates, from other data on each rank, and return the weights and the messages by round."""
     generator, messages = torch.Generator().manual_seed(rank), Messages()
-    rank_weights.logger.addHandler(messages)
-    comparison, counts = rank_weights.WeightComparison(), []
-    with patch.object(rank_weights, "attached_trainer", lambda _: SimpleNamespace(num_training_batches=EPOCH)):
+    ddp.logger.addHandler(messages)
+    comparison, counts = ddp.WeightComparison(), []
+    with patch.object(ddp, "attached_trainer", lambda _: SimpleNamespace(num_training_batches=EPOCH)):
         for number in range(2 * EPOCH):
             if number >= first_round:
                 obs = torch.randn(2, 8, 3, generator=generator)
@@ -48,7 +48,7 @@ def learn(policy: Any, rank: int, first_round: int = 0) -> dict[str, Any]:
                 policy.learn_mode.forward({**batch, "terminated": torch.zeros(8, dtype=torch.bool)})
             comparison.after_round(policy, number % EPOCH)
             counts.append(len(messages.found))
-    rank_weights.logger.removeHandler(messages)
+    ddp.logger.removeHandler(messages)
     return {"weights": dict(policy.model.state_dict()), "counts": counts, "messages": messages.found}
 
 

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from lightning_ding import nested
 from lightning_ding.policy import C51Policy, QRDQNPolicy, RainbowConfig, RainbowPolicy, create_policy
-from tests.policy.prepared import prepared_loss
+from tests.policy.tables import make_batch, prepared_loss
 
 LN2, LN3 = math.log(2), math.log(3)
 UNIFORM = [1 / 3, 1 / 3, 1 / 3]
@@ -67,18 +67,6 @@ def make_policy(
     target: Any = policy.target_model
     target.table.data = torch.tensor(TARGET).log()
     return policy
-
-
-def make_batch(**changes: Any) -> dict[str, Any]:
-    return {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([0, 1]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-        **changes,
-    }
 
 
 def check_loss(policy: C51Policy, batch: dict[str, Any], expected: float) -> None:
@@ -235,27 +223,6 @@ def test_a_space_of_several_dimensions_is_refused(name: str) -> None:
 def test_a_value_out_of_its_range_is_refused(name: str, cfg: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         create_policy({"type": name, **cfg})
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("c51", {"v_min": -5.0, "v_max": 5.0, "n_atom": 11, "dueling": True}),
-        ("rainbow", {"v_min": -5.0, "v_max": 5.0, "n_atom": 11, "noise_std": 1.0}),
-        ("qrdqn", {"num_quantiles": 7, "dueling": True}),
-    ],
-)
-def test_the_options_of_the_network_reach_it(name: str, options: dict[str, Any]) -> None:
-    def seen(model: dict[str, Any]) -> list[Any]:
-        torch.manual_seed(0)
-        policy: Any = create_policy({"type": name, "model": {"obs_shape": 1, "action_shape": 2, **model}})
-        policy.seed(0)
-        batch = make_batch(discount=torch.ones(2), IS=torch.ones(2))
-        return [value.tolist() for value in policy.learn_mode.forward(batch).values()]
-
-    for option, value in options.items():
-        beside = {"head_layer_num": 1} if option == "dueling" else {}
-        assert seen({**beside, option: value}) != seen(beside), option
 
 
 # Rainbow

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding.policy import CrossQPolicy
@@ -75,31 +74,6 @@ def test_acting_uses_and_keeps_the_running_statistics() -> None:
     alone = torch.cat([policy.eval_mode.forward(row[None])["action"] for row in obs])
     assert_close(together, alone)
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
-
-
-def test_learning_resumed_from_a_saved_state_equals_uninterrupted_learning() -> None:
-    policy, other = make_policy(), make_policy()
-    for _ in range(3):
-        policy.learn_mode.forward(make_batch())
-    other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-    other.progress.train_iter = 3
-    for one in (policy, other):
-        one.seed(7)
-        one.learn_mode.forward(make_batch())
-    for mine, theirs in zip(policy.state_dict().values(), other.state_dict().values(), strict=True):
-        assert torch.equal(mine, theirs)
-
-
-@pytest.mark.slow
-def test_compiled_updates_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
-    compiled, eager = make_policy(compile=True), make_policy()
-    for _ in range(20):
-        for policy in (compiled, eager):
-            policy._learn(make_batch())
-    assert "eagerly" not in caplog.text
-    tensors: list[list[Tensor]] = [list(policy.state_dict().values()) for policy in (compiled, eager)]
-    for one, other in zip(*tensors, strict=True):
-        assert_close(one, other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,3 @@ def test_actions_are_legal_and_in_the_numbers_of_the_env() -> None:
 def test_other_action_spaces_are_refused(space: gym.spaces.Space[Any]) -> None:
     with pytest.raises(TypeError, match="discrete_sac needs a Discrete action space"):
         create_policy({"type": "discrete_sac"}).build(gym.spaces.Box(-1, 1, (4,)), space)
-
-
-def test_temperature_is_part_of_the_learn_state() -> None:
-    policy, other = make_policy(), make_policy(alpha=0.1)
-    other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-    assert torch.equal(other.temperature, policy.temperature)

@@ -15,28 +15,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding import nested, rl
 from lightning_ding.policy import DQfDPolicy, SQILPolicy, SQLPolicy
-from tests.policy.prepared import prepared_loss
+from tests.policy.tables import TableNet, prepared_loss
 
 ONLINE = [[1.0, 2.0], [0.0, 3.0], [4.0, 0.0]]
 TARGET = [[1.0, 1.0], [2.0, 4.0], [6.0, 8.0]]
 HALF_SQUARE = (1 + 4 + 9 + 16) / 2
 ONE_STEP, N_STEP, MARGIN = (4 + 1) / 2, (6.25 + 9) / 2, 1.5 / 2
-
-
-class TableNet(nn.Module):
-    """Looks up the values of a state."""
-
-    def __init__(self, table: list[list[float]]) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.tensor(table))
-
-    def forward(self, obs: Any) -> dict[str, Tensor]:
-        return {"logit": self.table[(obs["state"] if isinstance(obs, dict) else obs).long().reshape(-1)]}
 
 
 def make_policy(**learn: Any) -> Any:

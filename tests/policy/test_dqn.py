@@ -7,20 +7,17 @@ action 1 in state 1, worth 4 to the target: targets 1 + 0.5 * 4 = 3 and -1 + 2 =
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import nn
 from torch.testing import assert_close
 
 from lightning_ding import nested
-from lightning_ding.policy import DQNConfig, DQNPolicy
-from lightning_ding.registry import ENCODER_REGISTRY
-from tests.policy.prepared import prepared_loss
+from lightning_ding.policy import DQNPolicy
+from tests.policy.tables import make_batch, prepared_loss
 
 ONLINE = [[1.0, 2.0], [3.0, 5.0]]
 TARGET = [[0.0, 0.0], [10.0, 4.0]]
@@ -54,18 +51,6 @@ def make_policy(joint: bool = False, learn: dict[str, Any] | None = None, **cfg:
     target: Any = policy.target_model
     target.set(*([TARGET, TARGET_2] if joint else [TARGET]))
     return policy
-
-
-def make_batch(**changes: Any) -> dict[str, Any]:
-    return {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([0, 1]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-        **changes,
-    }
 
 
 def loss_of(policy: DQNPolicy, batch: dict[str, Any]) -> float:
@@ -449,131 +434,3 @@ def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, 
 def test_a_value_out_of_its_range_is_refused(cfg: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         DQNPolicy(cfg)
-
-
-@ENCODER_REGISTRY.register("test_policy_dqn_doubled", force_overwrite=True)
-class DoubledEncoder(nn.Module):
-    """An encoder of our own: the observation times two."""
-
-    def __init__(self, obs_shape: int, hidden_size_list: Sequence[int] | None, activation: str) -> None:
-        super().__init__()
-        self.output_size = obs_shape
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return 2 * obs
-
-
-WORKER_OPTIONS = {"random_collect_size", "learn.update_per_collect", "learn.batch_size", "collect.n_sample"}
-# tested with the workers and with the reward models
-WORKER_SECTIONS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.", "reward_model.")
-
-SOFT = {"learn.target_theta": 0.1}
-LINEAR = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
-POINTS = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
-
-# the other options that are set, and the option that changes
-POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nstep": ({}, {"nstep": 2}),  # raises, because the batch below says no discount
-    "discount_factor": ({}, {"discount_factor": 0.5}),
-    "priority": ({}, {"priority": True}),
-    "priority_IS_weight": ({"priority": True}, {"priority_IS_weight": True}),
-    "model.obs_shape": ({}, {"model.obs_shape": 5}),
-    "model.action_shape": ({}, {"model.action_shape": 2}),
-    "model.action_start": ({}, {"model.action_start": 4}),
-    "model.encoder": ({}, {"model.encoder": "test_policy_dqn_doubled"}),
-    "model.encoder_hidden_size_list": ({}, {"model.encoder_hidden_size_list": [8, 16]}),
-    "model.dict_encoder": ({}, {"model.dict_encoder": "separate"}),  # refused for vectors; see test_network_options.py
-    "model.dueling": ({}, {"model.dueling": False}),
-    "model.head_hidden_size": ({}, {"model.head_hidden_size": 7}),
-    "model.head_layer_num": ({}, {"model.head_layer_num": 2}),
-    "model.encoder_kwargs": ({}, {"model.encoder_kwargs": {"activation": "silu"}}),
-    "model.activation": ({}, {"model.activation": "tanh"}),
-    "model.layer_norm": ({}, {"model.layer_norm": True}),
-    "learn.learning_rate": ({}, {"learn.learning_rate": 0.01}),
-    "learn.target_update_freq": ({}, {"learn.target_update_freq": 2}),
-    "learn.target_theta": (SOFT, {"learn.target_theta": 0.2}),
-    "learn.loss": ({}, {"learn.loss": "mse"}),
-    "learn.double_q": ({}, {"learn.double_q": False}),
-    "learn.grad_clip_norm": ({}, {"learn.grad_clip_norm": 0.1}),
-    "learn.grad_clip_value": ({}, {"learn.grad_clip_value": 0.01}),
-    "learn.optimizer.type": ({}, {"learn.optimizer.type": "rmsprop"}),
-    "learn.optimizer.betas": ({}, {"learn.optimizer.betas": [0.5, 0.9]}),
-    "learn.optimizer.eps": ({}, {"learn.optimizer.eps": 0.1}),
-    "learn.optimizer.weight_decay": ({}, {"learn.optimizer.weight_decay": 0.1}),
-    "learn.optimizer.momentum": ({"learn.optimizer.type": "sgd"}, {"learn.optimizer.momentum": 0.9}),
-    "learn.lr_scheduler.type": ({}, {"learn.lr_scheduler.type": "cosine"}),
-    "learn.lr_scheduler.unit": (LINEAR, {"learn.lr_scheduler.unit": "env_step"}),
-    "learn.lr_scheduler.end": (LINEAR, {"learn.lr_scheduler.end": 0.5}),
-    "learn.lr_scheduler.decay": (LINEAR, {"learn.lr_scheduler.decay": 0.6}),
-    "learn.lr_scheduler.points": (POINTS, {"learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.9]]}),
-    "learn.ignore_done": ({}, {"learn.ignore_done": True}),
-    "collect.unroll_len": ({}, {"collect.unroll_len": 2}),  # raises
-    "other.eps.type": ({}, {"other.eps.type": "exp"}),
-    "other.eps.start": ({}, {"other.eps.start": 0.5}),
-    "other.eps.end": ({}, {"other.eps.end": 0.1}),
-    "other.eps.decay": ({}, {"other.eps.decay": 500}),
-    "other.eps.unit": ({"other.eps.decay": 0.5}, {"other.eps.unit": "budget"}),
-}
-
-
-def names_of(config: Any, path: str = "") -> Iterator[str]:
-    """Yield the dotted names of all fields that hold no section."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from names_of(value, f"{path}{field.name}.")
-        else:
-            yield f"{path}{field.name}"
-
-
-def make_config(options: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted options as a nested config."""
-    config: dict[str, Any] = {}
-    for name, value in options.items():
-        *path, last = name.split(".")
-        section = config
-        for key in path:
-            section = section.setdefault(key, {})
-        section[last] = value
-    return config
-
-
-def fingerprint(options: dict[str, Any]) -> list[Any]:
-    """Return what can be seen of a policy: sizes, reports of three updates, values, epsilons; or what it raises."""
-    torch.manual_seed(0)
-    base = {"model.obs_shape": 4, "model.action_shape": 3, "model.encoder_hidden_size_list": [8, 8]}
-    base["learn.learning_rate"] = 0.1  # far enough for the network and its target to differ in their best actions
-    try:
-        policy = DQNPolicy(make_config({**base, **options}))
-        policy.progress.env_step, policy.progress.budget = 500, 1000
-        obs, next_obs = torch.randn(2, 16, policy.config.model.obs_shape, generator=torch.Generator().manual_seed(1))
-        batch = {
-            "obs": obs,
-            "next_obs": next_obs,
-            "action": torch.arange(16) % 2,
-            "reward": torch.tensor([-5.0, 5.0] * 8),
-        }
-        batch |= {"terminated": torch.arange(16) % 4 == 0, "IS": torch.linspace(0.1, 1, 16)}
-        seen: list[Any] = [tuple(p.shape) for p in policy.model.parameters()]
-        for _ in range(3):
-            seen += [(name, value.tolist()) for name, value in policy.learn_mode.forward(batch).items()]
-    except (KeyError, ValueError) as error:
-        return [repr(error)]
-    seen += [policy.model(obs)["logit"].tolist(), policy.target_model(obs)["logit"].tolist()]
-    seen.append(policy.eval_mode.forward(obs)["action"].tolist())
-    return seen + [policy.command_mode.get_setting_collect({"envstep": step}) for step in (0, 200, 10**9)]
-
-
-def test_every_option_stands_in_one_of_the_lists_above() -> None:
-    names = [name for name in names_of(DQNConfig()) if not name.startswith(WORKER_SECTIONS)]
-    names.remove("compile")  # it must change no number, see test_compiled.py
-    names.remove("on_non_finite")  # see test_non_finite.py
-    assert sorted(names) == sorted([*WORKER_OPTIONS, *POLICY_OPTIONS])
-
-
-@pytest.mark.parametrize("option", POLICY_OPTIONS)
-def test_every_option_of_the_policy_changes_a_number_or_raises(option: str) -> None:
-    beside, change = POLICY_OPTIONS[option]
-    before, again, after = fingerprint(beside), fingerprint(beside), fingerprint({**beside, **change})
-    assert len(before) > 1
-    assert (before == again, before == after) == (True, False)

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from lightning_ding import nested
 from lightning_ding.model import FQF, IQN
 from lightning_ding.policy import FQFPolicy, IQNPolicy, create_policy
+from tests.policy.tables import make_batch
 
 ONLINE, TARGET = [[3.0, 4.0], [0.0, 1.0]], [[0.0, 0.0], [8.0, 2.0]]
 MODEL = {"obs_shape": 4, "action_shape": 3, "encoder_hidden_size_list": [16]}
@@ -42,18 +43,6 @@ def make_policy(**cfg: Any) -> Any:
     policy.target_model.table.data = torch.tensor(TARGET)
     policy.seed(0)
     return policy
-
-
-def make_batch(**changes: Any) -> dict[str, Any]:
-    return {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([0, 1]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-        **changes,
-    }
 
 
 def random_batch(size: int = 16) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding import nested
 from lightning_ding.policy import MDQNPolicy, SQLPolicy, create_policy
 from lightning_ding.policy.dqn import DQNPolicy
-from tests.policy.prepared import prepared_loss
+from tests.policy import tables
+from tests.policy.tables import TableNet, prepared_loss
 
 LOG_2, LOG_3 = math.log(2), math.log(3)
 ONLINE, TARGET = [[1.0, 2.0], [0.0, 0.0]], [[0.0, LOG_3], [0.0, 0.0]]
@@ -30,17 +31,6 @@ SQL_TARGETS = [1 + 0.5 * LOG_2, -1 + 0.5 * LOG_2]
 MDQN_TARGETS = [SQL_TARGETS[0] + 0.5 * math.log(0.75), SQL_TARGETS[1] - 0.5]
 MDQN = {"entropy_tau": 1.0, "m_alpha": 0.5}
 SQL = {"learn": {"alpha": 1.0}}
-
-
-class TableNet(nn.Module):
-    """Looks up the values of a state."""
-
-    def __init__(self, table: list[list[float]]) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.tensor(table))
-
-    def forward(self, obs: Any) -> dict[str, Tensor]:
-        return {"logit": self.table[(obs["state"] if isinstance(obs, dict) else obs).long().reshape(-1)]}
 
 
 def make_policy(policy_class: type[DQNPolicy], **cfg: Any) -> Any:
@@ -52,15 +42,7 @@ def make_policy(policy_class: type[DQNPolicy], **cfg: Any) -> Any:
 
 
 def make_batch(**changes: Any) -> dict[str, Any]:
-    return {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([1, 0]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-        **changes,
-    }
+    return tables.make_batch(**{"action": torch.tensor([1, 0]), **changes})
 
 
 EACH = pytest.mark.parametrize(("policy_class", "expected"), [(MDQNPolicy, MDQN_TARGETS), (SQLPolicy, SQL_TARGETS)])

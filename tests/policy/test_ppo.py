@@ -314,13 +314,6 @@ def test_value_statistics_grow_once_a_round_whatever_the_number_of_passes() -> N
     assert policy.return_statistics.count == 4
 
 
-def test_value_statistics_are_part_of_the_learning_state() -> None:
-    policy, other = make_policy(value_norm=True), make_policy(value_norm=True)
-    policy._learn(make_rollout([1.0, 2.0, 3.0, 5.0]))
-    other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-    assert_close(other.return_statistics.state_dict(), policy.return_statistics.state_dict(), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize(("adv_norm", "is_standard"), [(True, True), (False, False)])
 def test_advantages_are_standardised_in_each_minibatch(adv_norm: bool, is_standard: bool) -> None:
     policy = make_policy(batch_size=3, epoch_per_collect=1, adv_norm=adv_norm)

@@ -342,48 +342,6 @@ def test_ornstein_uhlenbeck_noise_is_reset_at_episode_ends_and_saved() -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_seeds_make_exploration_and_updates_repeatable(name: str) -> None:
-    results = []
-    for _ in range(2):
-        policy = make_small(name)
-        policy.learn_mode.forward(random_batch())
-        results.append(policy.collect_mode.forward(torch.zeros(4, 3))["action"])
-    assert_close(results[0], results[1], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_losses_are_one_graph_to_a_compiler(name: str) -> None:
-    policy = make_small(name)
-    batch = policy.prepare(random_batch())
-    for loss in (policy.critic_loss, policy.actor_loss):
-        compiled: Any = torch.compile(loss, backend="eager", fullgraph=True)
-        assert_close(compiled(batch)[0], loss(batch)[0])
-
-
-# State
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_learning_resumed_from_a_saved_state_equals_uninterrupted_learning(name: str) -> None:
-    policy, other = make_small(name), make_small(name)
-    for _ in range(3):
-        policy.learn_mode.forward(random_batch())
-    other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-    other.progress.train_iter = 3
-    for one in (policy, other):
-        one.seed(7)
-        one.learn_mode.forward(random_batch())
-    for mine, theirs in zip(policy.state_dict().values(), other.state_dict().values(), strict=True):
-        assert_close(mine, theirs, rtol=0, atol=0)
-
-
-def test_a_checkpoint_of_sac_holds_targets_temperature_and_bounds() -> None:
-    keys = set(make_small("sac").state_dict())
-    assert {"temperature", "action_bounds.scale", "action_bounds.bias"} <= keys
-    assert any(key.startswith("target_model.") for key in keys)
-
-
 # Options
 
 
@@ -422,43 +380,6 @@ def test_a_value_that_is_out_of_its_range_or_does_nothing_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         create_policy({"type": name, **cfg})
-
-
-@pytest.mark.parametrize(
-    ("name", "cfg"),
-    [
-        ("sac", {"learn": {"learning_rate_q": 0.01}}),
-        ("sac", {"learn": {"learning_rate_policy": 0.01}}),
-        ("sac", {"learn": {"grad_clip_norm": 1e-9}}),
-        ("sac", {"discount_factor": 0.5}),
-        ("sac", {"model": {"twin_critic": False}}),
-        ("sac", {"model": {"activation": "tanh"}}),
-        ("sac", {"model": {"last_layer_init": None}}),
-        ("sac", {"model": {"actor_head_layer_num": 2}}),
-        ("sac", {"model": {"critic_head_layer_num": 2}}),
-        ("sac", {"model": {"encoder_hidden_size_list": [8]}}),
-        ("td3", {"learn": {"learning_rate_actor": 0.01}}),
-        ("td3", {"learn": {"learning_rate_critic": 0.01}}),
-        ("td3", {"learn": {"noise_sigma": 0.4}}),
-        ("td3", {"learn": {"noise": False}}),
-        ("td3", {"learn": {"noise_range": {"max": 0.01}}}),
-        ("td3", {"learn": {"actor_update_freq": 1}}),
-        ("td3", {"collect": {"noise_sigma": 0.3}}),
-        ("td3", {"collect": {"noise_type": "ou"}}),
-    ],
-)
-def test_an_option_changes_what_two_updates_and_an_action_give(name: str, cfg: dict[str, Any]) -> None:
-    def fingerprint(policy: Any) -> list[float]:
-        for _ in range(2):
-            report = policy.learn_mode.forward(random_batch())
-        policy.seed(1)
-        action = policy.collect_mode.forward(torch.ones(8, 3))["action"]
-        policy.collect_mode.forward(torch.ones(8, 3))
-        last = policy.collect_mode.forward(torch.ones(8, 3))["action"]
-        tensors = [report["critic_loss"], report["actor_loss"], action, last, *policy.parameters()]
-        return [tensor.detach().double().abs().sum().item() for tensor in tensors]
-
-    assert fingerprint(make_small(name, **cfg)) != fingerprint(make_small(name))
 
 
 def test_the_policies_tell_workers_how_to_collect() -> None:

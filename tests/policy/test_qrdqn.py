@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.policy import QRDQNPolicy, create_policy
-from tests.policy.prepared import prepared_loss
+from tests.policy.tables import make_batch, prepared_loss
 
 ONLINE = [[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 3.0]]]
 TARGET = [[[0.0, 0.0], [0.0, 0.0]], [[8.0, 8.0], [0.0, 2.0]]]
@@ -43,18 +43,6 @@ def make_policy(learn: dict[str, Any] | None = None, **cfg: Any) -> QRDQNPolicy:
     target: Any = policy.target_model
     target.table.data = torch.tensor(TARGET)
     return policy
-
-
-def make_batch(**changes: Any) -> dict[str, Any]:
-    return {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([0, 1]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-        **changes,
-    }
 
 
 def loss_of(policy: QRDQNPolicy, batch: dict[str, Any]) -> float:

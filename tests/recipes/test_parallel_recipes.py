@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,18 +13,9 @@ from lightning_ding.config import resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.policy import get_policy_cls
+from tests.recipes.test_recipes import RECIPES, load
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 CONFIGS = ("parallel_dqn_cartpole.yaml", "parallel_league_tictactoe.yaml", "parallel_sac_pendulum.yaml")
-
-
-def load(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

@@ -1,23 +1,30 @@
+"""Every recipe: its settings are those of its YAML file, and a round of both trains."""
+
 from __future__ import annotations
 
 import importlib.util
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
+from benchmarks import offline
 from lightning_ding.config import resolve
 from lightning_ding.entry.collect import collect
 from lightning_ding.entry.lightning_cli import main
-from lightning_ding.policy import Policy
+from lightning_ding.envs import GameEnv
+from lightning_ding.policy import Policy, load_policy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests import processes
+from tests.toys.players import perfect
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CARTPOLE = {
@@ -50,19 +57,9 @@ PENDULUM = {
     "crossq": -200,
     "rlpd": -200,
 }
-BARS = CARTPOLE | PENDULUM
-"""The mean return of 20 greedy episodes that each recipe has to reach, see test_recipe_reaches_its_return."""
-DEMONSTRATED = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz"}
-"""The recipes that take demonstrations, and their file."""
-FEW_UPDATES = {"dqfd.py": {"per_train_iter_k": 10}}
-"""Options for a short run of a recipe that makes many updates before it collects."""
-TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
-OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql")}
-OFFLINE |= {name: f"{name}_cartpole.yaml" for name in ("discrete_cql", "dt")}
-"""The recipes that train on a data set, see test_offline_recipes.py."""
-REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
-REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}
-"""The recipes of reward models and of hindsight, see test_reward_recipes.py."""
+REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9}  # reward models and hindsight
+BARS = CARTPOLE | PENDULUM | REWARDED
+"""The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
     "dqn_acrobot": "gymnasium",
     "dqn_connect_four": "pettingzoo",
@@ -77,8 +74,41 @@ PACKAGES = {
     "td3_halfcheetah": "mujoco",
     "tqc_lunarlander_continuous": "Box2D",
 }
-"""The recipes for other envs, most of them of optional packages, and the package that each needs, see
-test_packaged_recipes.py."""
+"""The recipes for other envs, most of them of optional packages, and the package that each needs to train."""
+OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql")}
+OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
+"""The recipes that train on a data set, and their YAML files."""
+TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
+TWINS |= {"rnd": "rnd_mountaincar", "icm": "icm_mountaincar", "gail": "gail_cartpole", "her": "her_bitflip"}
+TWINS |= {name: name for name in PACKAGES}
+DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz", "gail": "expert.npz"}
+DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLINE}
+"""The recipes that take data, and their file."""
+ARGUMENTS = (
+    *("num_envs", "max_env_step", "max_train_iter", "env_kwargs", "eval_env_kwargs", "wrappers"),
+    *("norm_obs", "norm_reward"),
+)
+"""Arguments of a datamodule that a recipe may have as a constant, in capitals."""
+SMALL: dict[str, dict[str, Any]] = {  # options of a short run
+    "dqfd": {"learn.per_train_iter_k": 10},
+    "dqn_acrobot": {"eval.evaluator.max_episode_steps": 4},
+    "dqn_minatar": {"random_collect_size": 100},
+    "dqn_pong": {
+        "random_collect_size": 32,
+        "learn.batch_size": 4,
+        "eval.evaluator.max_episode_steps": 4,
+        "eval.evaluator.n_episode": 2,
+    },
+    "sac_bipedalwalker": {"random_collect_size": 64},
+    "sac_hopper": {"random_collect_size": 300},
+    "sac_lunarlander_continuous": {"random_collect_size": 300},
+    "td3_halfcheetah": {"random_collect_size": 300, "eval.evaluator.max_episode_steps": 100},
+    "tqc_lunarlander_continuous": {"random_collect_size": 300},
+}
+SCORE = re.compile(
+    r"(mean return of (20 greedy episodes|200 greedy games)|share of 50 greedy episodes that reach their goal): "
+    r"(-?\d+\.\d+)"
+)
 
 EVERY = pytest.mark.parametrize("name", TWINS)
 
@@ -93,16 +123,22 @@ def load(file: Path) -> ModuleType:
 
 
 def twin_of(name: str) -> dict[str, Any]:
-    twin: dict[str, Any] = yaml.safe_load((RECIPES / "configs" / TWINS[name]).read_text())
+    twin: dict[str, Any] = yaml.safe_load((RECIPES / "configs" / f"{TWINS[name]}.yaml").read_text())
     return twin
 
 
+def needs(name: str) -> None:
+    """Skip the test if the package of a recipe is missing."""
+    if find_spec(PACKAGES.get(name, "torch")) is None:
+        pytest.skip(f"needs the package {PACKAGES[name]}, which an extra installs")
+
+
 def arguments_of(name: str, folder: Path) -> list[str]:
-    """Return what the command line of a recipe needs; a recipe with demonstrations gets some of a random policy."""
-    if name.removesuffix(".py") not in DEMONSTRATED:
+    """Return what the command line of a recipe needs; a recipe with data gets some of a random policy."""
+    if name not in DATA:
         return []
-    file = DEMONSTRATED[name.removesuffix(".py")]
-    env_id, n_episode = ("Pendulum-v1", 1) if file == "pendulum.npz" else ("CartPole-v1", 10)
+    env_id, n_episode = ("Pendulum-v1", 2) if "pendulum" in TWINS[name] else ("CartPole-v1", 20)
+    file = Path(DATA[name]).with_suffix(".npz").name
     collect(None, str(folder / file), n_episode, random=True, env_id=env_id)
     return [file]
 
@@ -120,75 +156,81 @@ def run(name: str, folder: Path, *options: str) -> str:
 
 def test_every_recipe_and_every_yaml_is_known_here() -> None:
     files = {file.name for file in RECIPES.rglob("*.*") if not file.name.startswith("parallel_")}
-    assert {name for name in files if name.endswith(".py")} - {"__init__.py"} == {
-        *TWINS,
-        *(f"{name}.py" for name in (*OFFLINE, *REWARDED, *PACKAGES)),
-    }
-    assert {name for name in files if name.endswith(".yaml")} == {
-        *TWINS.values(),
-        *OFFLINE.values(),
-        *REWARDED.values(),
-        *(f"{name}.yaml" for name in PACKAGES),
-    }
+    assert {name for name in files if name.endswith(".py")} == {"__init__.py", *(f"{name}.py" for name in TWINS)}
+    assert {name for name in files if name.endswith(".yaml")} == {f"{name}.yaml" for name in TWINS.values()}
+    assert set(SMALL) <= set(TWINS)
 
 
 def test_every_algorithm_has_a_recipe() -> None:
-    assert len(BARS) >= 10
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
-    assert ours == {*BARS, *OFFLINE}
+    assert ours == {*CARTPOLE, *PENDULUM, *OFFLINE}
 
 
 @EVERY
-def test_recipe_is_short(name: str) -> None:
-    assert len((RECIPES / name).read_text().splitlines()) <= 60
-
-
-@EVERY
-def test_recipe_and_its_yaml_have_equal_settings(name: str) -> None:
-    recipe, twin = load(RECIPES / name), twin_of(name)
+def test_recipe_is_short_and_has_the_settings_of_its_yaml(name: str) -> None:
+    recipe, twin, text = load(RECIPES / f"{name}.py"), twin_of(name), (RECIPES / f"{name}.py").read_text()
     policy_class = POLICY_REGISTRY.get(twin["policy"])
     assert policy_class is policy_class_of(recipe)
-    cfg, config_class = twin["model"]["cfg"], policy_class.config_class
-    assert resolve(config_class, cfg) == resolve(config_class, recipe.CONFIG)
-    data = {"env_id": recipe.ENV_ID, "num_envs": recipe.NUM_ENVS, "seed": 0, "max_env_step": recipe.MAX_ENV_STEP}
-    file = DEMONSTRATED.get(name.removesuffix(".py"))
-    data |= {} if file is None else {"demonstrations": file}
+    config_class = policy_class.config_class
+    assert resolve(config_class, twin["model"]["cfg"]) == resolve(config_class, recipe.CONFIG)
+    data = {"env_id": recipe.ENV_ID, "seed": 0}
+    data |= {key: getattr(recipe, key.upper()) for key in ARGUMENTS if hasattr(recipe, key.upper())}
+    if name in DATA and name != "gail":  # whose file is an option of its reward model
+        data["dataset" if name in OFFLINE else "demonstrations"] = DATA[name]
     assert (twin["data"], twin["seed_everything"]) == (data, 0)
-    name_of_runs = TWINS[name].removesuffix(".yaml")
-    assert twin["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": name_of_runs}
-    assert f'TensorBoardLogger("runs", name="{name_of_runs}")' in (RECIPES / name).read_text()
+    assert twin["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": TWINS[name]}
+    assert f'TensorBoardLogger("runs", name="{TWINS[name]}")' in text
+    callbacks = [one["init_args"] for one in twin["trainer"].get("callbacks", [])]
+    assert callbacks == ([recipe.SELF_PLAY] if hasattr(recipe, "SELF_PLAY") else [])
+    assert len(text.splitlines()) <= 60
 
 
 @EVERY
 def test_recipe_trains_and_ends_with_the_return_and_the_best_checkpoint(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    needs(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [name, *arguments_of(name, tmp_path), "--max-env-step", "1"])  # one round
-    recipe = load(RECIPES / name)
-    recipe.CONFIG["learn"].update(FEW_UPDATES.get(name, {}))
+    limit = "--max-train-iter" if name in OFFLINE else "--max-env-step"
+    monkeypatch.setattr(sys, "argv", [name, *arguments_of(name, tmp_path), limit, "1"])  # one round
+    recipe = load(RECIPES / f"{name}.py")
+    for key, value in SMALL.get(name, {}).items():
+        *sections, last = key.split(".")
+        place = recipe.CONFIG
+        for section in sections:
+            place = place[section]
+        place[last] = value
     recipe.main()
-    score, best = capsys.readouterr().out.strip().splitlines()[-2:]
-    found = re.fullmatch(r"mean return of 20 greedy episodes: (-?\d+\.\d)", score)
+    score, end = capsys.readouterr().out.strip().splitlines()[-2:]
+    found = SCORE.fullmatch(score)
     assert found is not None
-    assert (float(found[1]) < 0) == (name.removesuffix(".py") in PENDULUM)
-    file = Path(best.removeprefix("best checkpoint: "))
+    if name in OFFLINE:
+        assert re.fullmatch(r"mean return in the data: -?\d+\.\d", end)
+        return
+    assert float(found[3]) < 0 or name not in PENDULUM
+    file = Path(end.removeprefix("best checkpoint: "))
     assert file.is_file()
     assert list(file.parents[1].glob("events.out.tfevents.*"))
 
 
 @EVERY
 def test_yaml_trains_from_the_command_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs(name)
     monkeypatch.chdir(tmp_path)
-    arguments_of(name, tmp_path)
-    short = ["--data.max_env_step", "1", "--model.cfg.eval.evaluator.n_episode", "2"]
-    short += [f"--model.cfg.learn.{key}={value}" for key, value in FEW_UPDATES.get(name, {}).items()]
-    main(["fit", "--config", str(RECIPES / "configs" / TWINS[name]), *short])
+    data = arguments_of(name, tmp_path)  # the YAML file has the name of the file, the data set of dt in another form
+    limit = ["--data.dataset", *data, "--data.max_train_iter"] if name in OFFLINE else ["--data.max_env_step"]
+    short = [*limit, "1", "--model.cfg.eval.evaluator.n_episode", "2"]
+    short += [f"--model.cfg.{key}={value}" for key, value in SMALL.get(name, {}).items()]
+    main(["fit", "--config", str(RECIPES / "configs" / f"{TWINS[name]}.yaml"), *short])
+    if name in OFFLINE:
+        assert [file.parent.name for file in tmp_path.rglob("run.ckpt")] == ["last-10"]
     (file,) = tmp_path.rglob("last.ckpt")
-    assert file.parents[2].name == TWINS[name].removesuffix(".yaml")
-    state = torch.load(file, weights_only=True)
+    assert file.parents[2].name == TWINS[name]
+    twin, state = twin_of(name), torch.load(file, weights_only=True)
     assert state["progress"]["train_iter"] >= 1
-    assert resolve(POLICY_REGISTRY.get(name.removesuffix(".py")).config_class, state["hyper_parameters"]["cfg"])
+    assert resolve(POLICY_REGISTRY.get(twin["policy"]).config_class, state["hyper_parameters"]["cfg"])
+    has_model = any(key.startswith("reward_model.") for key in state["state_dict"])
+    assert has_model == ("type" in twin["model"]["cfg"].get("reward_model", {}))
 
 
 def test_recipe_is_a_program(tmp_path: Path) -> None:
@@ -202,19 +244,57 @@ def test_recipes_are_no_package() -> None:
     assert "recipes are scripts" in done.stderr
 
 
+def test_option_of_the_command_line_reaches_the_reward_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["--data.max_env_step", "1", "--model.cfg.eval.evaluator.n_episode", "2"]
+    short += ["--model.cfg.reward_model.hidden_size_list", "[7]"]
+    main(["fit", "--config", str(RECIPES / "configs" / "icm_mountaincar.yaml"), *short])
+    (file,) = tmp_path.rglob("last.ckpt")
+    state = torch.load(file, weights_only=True)
+    assert state["state_dict"]["reward_model.encoder.layers.0.weight"].shape == (7, 2)
+    assert state["hyper_parameters"]["cfg"]["reward_model"]["hidden_size_list"] == [7]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
-@EVERY
+@pytest.mark.parametrize("name", BARS)
 def test_recipe_reaches_its_return(name: str, seed: str, tmp_path: Path) -> None:
-    demonstrations = []
-    if name == "rlpd.py":
+    data = [str(tmp_path / DATA[name])] if name in DATA else []
+    if name == "rlpd":
         run("sac.py", tmp_path, "--max-env-step", "3000")
-        demonstrations = [str(tmp_path / "pendulum.npz")]
-        collect(next(tmp_path.rglob("last.ckpt")), demonstrations[0], 250)
-    elif name.removesuffix(".py") in DEMONSTRATED:
+        collect(next(tmp_path.rglob("last.ckpt")), data[0], 250)
+    elif data:
         run("dqn.py", tmp_path)
-        demonstrations = [str(tmp_path / "best.npz")]
-        collect(next(tmp_path.rglob("best.ckpt")), demonstrations[0], 20, greedy=True)
-    output = run(name, tmp_path, *demonstrations, "--seed", seed)
-    assert float(output.strip().splitlines()[-2].split()[-1]) >= BARS[name.removesuffix(".py")]
+        collect(next(tmp_path.rglob("best.ckpt")), data[0], 10 if name == "gail" else 20, greedy=True)
+    output = run(f"{name}.py", tmp_path, *data, "--seed", seed)
+    found = SCORE.fullmatch(output.strip().splitlines()[-2])
+    assert found is not None
+    assert float(found[3]) >= BARS[name]
+
+
+def results(policy: Any, games: int, seat: int, opponent: Any = "random") -> dict[str, float]:
+    """Return the shares of games of tic-tac-toe that a policy wins, draws and loses."""
+    env, returns = GameEnv("tictactoe_v3", opponent, seat), []
+    for game in range(games):
+        (obs, _), ended = env.reset(seed=game), False
+        while not ended:
+            obs, reward, ended, _, _ = env.step(policy.predict(obs))
+        returns.append(reward)
+    return {name: float(np.mean(np.equal(returns, value))) for name, value in (("won", 1), ("drawn", 0), ("lost", -1))}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_tic_tac_toe_is_won_against_random_moves_and_mostly_drawn_with_a_perfect_player(
+    seed: str, tmp_path: Path
+) -> None:
+    needs("dqn_tictactoe")
+    output = run("dqn_tictactoe.py", tmp_path, "--seed", seed)
+    policy = load_policy(tmp_path / output.strip().splitlines()[-1].removeprefix("best checkpoint: "))
+    shares = [results(policy, 100, seat) for seat in (0, 1)]
+    assert (shares[0]["won"] + shares[1]["won"]) / 2 > 0.9, shares
+    against_perfect = [results(policy, 50, seat, perfect) for seat in (0, 1)]
+    assert [one["won"] for one in against_perfect] == [0, 0]
+    assert sum(one["drawn"] for one in against_perfect) / 2 > 0.8, against_perfect

@@ -29,8 +29,8 @@ from lightning_ding.di_engine.policies.names import BASE_CONFIG, METHODS
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.ddp import sync_gradients
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.rank_weights import sync_gradients
 from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.utils.attributes import PolicyAttributes
 from lightning_ding.utils.modes import CollectMode, LearnMode, not_implemented

@@ -151,7 +151,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def sync_gradients(self, model: nn.Module) -> None:
         """Average the gradients of a network over all ranks, for a ``_forward_learn`` with its own backward pass."""
-        from lightning_ding.policy.base.rank_weights import sync_gradients
+        from lightning_ding.policy.base.ddp import sync_gradients
 
         sync_gradients(model.parameters())
 

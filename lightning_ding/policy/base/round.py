@@ -17,7 +17,7 @@ from lightning_ding.policy.base.vitals import RoundNotes, vitals
 from lightning_ding.utils.ranks import world_size
 
 if TYPE_CHECKING:
-    from lightning_ding.policy.base.rank_weights import WeightComparison
+    from lightning_ding.policy.base.ddp import WeightComparison
 
 logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
@@ -93,7 +93,7 @@ class RoundLearner:
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
         self._comparison = None
         if world_size() > 1:
-            from lightning_ding.policy.base.rank_weights import WeightComparison
+            from lightning_ding.policy.base.ddp import WeightComparison
 
             self._comparison = WeightComparison()
         policy.updater.begin_fit(trainer)

@@ -149,7 +149,7 @@ class Updater:
         if norm is None:
             self._backward(loss, optimizer, parameters, trainer)
         if world_size() > 1:
-            from lightning_ding.policy.base.rank_weights import average_gradients
+            from lightning_ding.policy.base.ddp import average_gradients
 
             loss, norm = average_gradients(parameters, loss), None
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]

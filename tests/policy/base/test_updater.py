@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
 from lightning_ding.policy.base.config import GradClip, PolicyConfig
-from lightning_ding.policy.base.rank_weights import average_gradients
+from lightning_ding.policy.base.ddp import average_gradients
 from lightning_ding.policy.base.trainer import attached_trainer
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.progress import Progress

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_ding.policy.base import rank_weights
-from lightning_ding.policy.base.rank_weights import first_difference
+from lightning_ding.policy.base import ddp
+from lightning_ding.policy.base.ddp import first_difference
 
 
 def first_difference_of(mine: Tensor, other: Tensor, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Return what a rank with weights ``mine`` finds, while another one has ``other``."""
     sent: list[Tensor] = []
-    monkeypatch.setattr(rank_weights, "gather_rows", lambda row: sent.append(row) or row[None])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(ddp, "gather_rows", lambda row: sent.append(row) or row[None])  # type: ignore[func-returns-value]
     first_difference([("same", torch.ones(3)), ("weight", other)])
-    monkeypatch.setattr(rank_weights, "gather_rows", lambda row: torch.stack([row, *sent]))
+    monkeypatch.setattr(ddp, "gather_rows", lambda row: torch.stack([row, *sent]))
     return first_difference([("same", torch.ones(3)), ("weight", mine)])
 
 
@@ -38,4 +38,4 @@ def test_differences_that_cancel_in_a_sum_are_found(monkeypatch: pytest.MonkeyPa
 
 def test_the_order_of_adding_up_makes_no_difference() -> None:
     weight = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    assert rank_weights.checksum(weight).item() == rank_weights.checksum(weight.flip(0)).item()
+    assert ddp.checksum(weight).item() == ddp.checksum(weight.flip(0)).item()
