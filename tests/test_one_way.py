@@ -41,7 +41,7 @@ TO_THE_BUFFER = {
     "worker/buffer/storage.py",
     "worker/buffer/links.py",
 }
-TO_THE_LOSS = {"policy/q_learning.py", "policy/base/normaliser.py", "model/dqn.py", "model/encoder.py"}
+TO_THE_LOSS = {"policy/q_learning.py", "policy/base/normaliser.py", "model/dqn.py", "model/encoder.py", "model/mlp.py"}
 LOSS = "policy/dqn.py"
 BESIDE = {
     "envs/action_masks.py",  # checks masks of legal actions, where there are some
@@ -125,9 +125,9 @@ def trace() -> Trace:
     return found
 
 
-def test_observations_pass_eleven_files_on_their_way_to_the_loss(trace: Trace) -> None:
+def test_observations_pass_twelve_files_on_their_way_to_the_loss(trace: Trace) -> None:
     assert trace.kinds.keys() - BESIDE == TO_THE_BUFFER | TO_THE_LOSS | {LOSS}
-    assert len(TO_THE_BUFFER | TO_THE_LOSS) == 11
+    assert len(TO_THE_BUFFER | TO_THE_LOSS) == 12
 
 
 def test_observations_are_arrays_before_the_buffer_and_tensors_after_it(trace: Trace) -> None:
