@@ -66,7 +66,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
     single_action_space: spaces.Space[Any]
     """Action space of one env; available once a stage has been set up."""
     collector: Any = None
-    """What reports the episodes that the data come from, such as a collector; None if nothing is collected."""
+    """Object that reports the episodes of the data, such as a collector; None if nothing is collected."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show the arguments that ``**kwargs`` passes to this class in the signature of a subclass."""

@@ -138,7 +138,7 @@ class ResumableDataModule(RunData, LightningDataModule):
     _rng: dict[str, Any] | None
     """States of the random number generators from a checkpoint; None after the first round."""
     _settings_then: str
-    """What was set in the envs when a checkpoint was written; "" for nothing."""
+    """The settings of the envs when a checkpoint was written; "" for none."""
 
     def __init__(self) -> None:
         super().__init__()

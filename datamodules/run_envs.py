@@ -45,7 +45,7 @@ FIXED = frozenset(
 """Options that are checked or translated by the constructor, so that a later value would have no effect or only half
 of it. Others, such as ``max_env_step``, may be set between two fits."""
 NOT_KEPT = frozenset({"demonstrations"})
-"""Those of them that are no attributes."""
+"""The names among them that are no attributes."""
 
 
 class RunEnvs:

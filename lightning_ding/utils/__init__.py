@@ -1,1 +1,1 @@
-"""What every other part uses: counters, schedules, ranks, interfaces. It imports none of the parts."""
+"""Counters, schedules, ranks and interfaces, which all other parts use; nothing here imports a part."""

@@ -1,4 +1,4 @@
-"""What workers and datamodules read of a policy, and the door through which foreign policies get it."""
+"""The attributes of a policy that workers and datamodules read, and the adapter of foreign policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_ding.utils.progress import Progress
 
 
 class PolicyAttributes:
-    """What workers and datamodules read of a policy: by default values of its ``config``.
+    """The attributes of a policy that workers and datamodules read, by default values of its ``config``.
 
     An algorithm overrides them with class attributes or properties. The method ``_get_<name>`` of a subclass of
     :class:`Policy` has the same effect.

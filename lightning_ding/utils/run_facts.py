@@ -1,4 +1,4 @@
-"""What is known of a run from its config and its datamodule, before it starts."""
+"""Facts of a run from its config and its datamodule, before it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITHOUT_RATE = ("sgd",)  # optimizers whose step is not about as large as the le
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run before it starts; None where it is not known."""
+    """Facts of a run before it starts; None where a fact is not known."""
 
     discount_factor: float | None = None
     learning_rate: float | None = None

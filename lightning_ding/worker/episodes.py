@@ -1,4 +1,4 @@
-"""What workers count of episodes: quotas, returns, faults, and numbers in the infos of the envs.
+"""Counts of episodes: quotas, returns, faults, and numbers in the infos of the envs.
 
 Shapes: N envs, E episodes.
 """

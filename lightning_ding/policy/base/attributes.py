@@ -1,4 +1,4 @@
-"""What workers use of a policy: its attributes by name, and its modes; and the config of a class from elsewhere."""
+"""The attributes and modes of a policy that workers use, and the config of a class from elsewhere."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Asked(property):
 
     Args:
         name: Name of the attribute.
-        inner: What the same class has under this name; None for that of its bases.
+        inner: Member of the same class with this name; None means that of its bases.
     """
 
     def __init__(self, name: str, inner: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""What a policy needs of its network, and what it has instead before the network can be made."""
+"""The needs of a policy in its network, and the stand-in until the network can be made."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Round(Protocol):
 
 
 class RoundLearner:
-    """What surrounds the updates of a round: rewards to learn from, metrics, schedules and comparisons.
+    """Surrounds the updates of a round with rewards to learn from, metrics, schedules and comparisons.
 
     Args:
         policy: The policy that learns, a :class:`Policy`.
@@ -161,7 +161,7 @@ class RoundLearner:
             is_normal = drawn is not None or not isinstance(raw, dict)
             rows = drawn if is_normal else policy.normaliser.normalise_batch(raw)
             found = vitals(policy, rows, report, notes, has_env_reward=self.rewards is None)
-        except Exception as error:  # what a policy of a user stores and reports may be anything; learning goes on
+        except Exception as error:  # a policy of a user may store and report anything; learning continues
             if not self._has_warned:
                 self._has_warned = True
                 text = "the rounds of %s cannot be measured, so symptoms of its networks and data are not found: %s: %s"

@@ -40,7 +40,7 @@ _LEFT_OUT: ContextVar[dict[str, str] | None] = ContextVar("_LEFT_OUT", default=N
 """Modules that a file names and that are not imported, by their dotted paths; None unless a file is being loaded."""
 
 _CHANGES: ContextVar[Mapping[str, Any] | None] = ContextVar("_CHANGES", default=None)
-"""What ``load_from_checkpoint`` changes in the config of a file; None for nothing."""
+"""Changes of ``load_from_checkpoint`` to the config of a file; None means none."""
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def as_data(cfg: Any, policy_class: type) -> Any:
 
 
 def _changed(cfg: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved config with changes; a section that becomes of another ``type`` begins from its defaults."""
+    """Return a saved config with changes; a section with a new ``type`` begins from its defaults."""
     merged = dict(cfg)
     for key, value in changes.items():
         was: Any = cfg.get(key)

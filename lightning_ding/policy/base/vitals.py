@@ -1,4 +1,4 @@
-"""What practitioners look at when a run does not learn, measured on one round of training now and then.
+"""Metrics that practitioners look at when a run does not learn, measured on single rounds of training.
 
 A callback requests the measurement of the next round with :meth:`RoundLearner.observe_next_round`. All other rounds
 make no operation for it. The measurement draws no random number of the run and changes no weight.
@@ -34,7 +34,7 @@ Batch = dict[str, Any]
 
 @dataclass
 class RoundNotes:
-    """What the updates of an observed round leave for its measurement."""
+    """Notes of the updates of an observed round, for its measurement."""
 
     norms: dict[int, list[Tensor]] = field(default_factory=dict)
     """Norms of the gradients before clipping, scalars, by the index of their optimizer."""
@@ -229,7 +229,7 @@ def _of_actor(policy: Any, report: Mapping[str, Any], obs: Any) -> dict[str, Ten
 
     Args:
         policy: The policy.
-        report: What the last update reported; ``entropy_loss`` or ``log_prob`` has the entropy in nats.
+        report: Report of the last update; ``entropy_loss`` or ``log_prob`` has the entropy in nats.
         obs: Observations of the round, in whose action masks the illegal actions are; None if unknown.
 
     Returns:
