@@ -234,7 +234,7 @@ POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy"
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
     home="lightning_ding.model",
-    modules={"c51dqn": "c51", "continuous_qac": "qac", "rainbowdqn": "rainbow"},
+    modules={"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
 )
 ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",

@@ -95,6 +95,7 @@ class IQNPolicy(QRDQNPolicy):
     ``logit`` (B, A), ``q`` (B, A, N) and ``tau`` (B, N).
 
     Example:
+        >>> import torch
         >>> policy = IQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
         >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
         torch.Size([])

@@ -33,6 +33,7 @@ class SQILPolicy(SQLPolicy):
     ``model`` maps observations to ``{"logit": action values}``.
 
     Example:
+        >>> import torch
         >>> policy = SQILPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
         >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
         torch.Size([])

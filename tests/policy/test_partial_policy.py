@@ -78,9 +78,15 @@ def test_a_q_learning_policy_without_a_loss_names_the_method() -> None:
     class Lossless(QLearningPolicy[QLearningConfig]):
         config_class = QLearningConfig
 
-    policy = Lossless(model=nn.Linear(2, 2))
+    class Logits(nn.Linear):
+        def forward(self, obs: torch.Tensor) -> Any:
+            return {"logit": super().forward(obs)}
+
+    policy = Lossless(model=Logits(2, 2))
+    batch = {"obs": torch.zeros(3, 2), "action": torch.zeros(3, dtype=torch.long), "reward": torch.zeros(3)}
+    batch |= {"next_obs": torch.zeros(3, 2), "terminated": torch.zeros(3, dtype=torch.bool)}
     with pytest.raises(NotImplementedError, match="Lossless must implement loss"):
-        policy.learn_mode.forward({"obs": torch.zeros(3, 2)})
+        policy.learn_mode.forward(batch)
 
 
 class Named(DQNPolicy):
