@@ -2,7 +2,7 @@
 
     python -m benchmarks.accelerator                    # every workload; needs a CUDA device
     python -m benchmarks.accelerator --only ppo pixels
-    python -m benchmarks.accelerator --table            # docs/results/accelerator.json as a table
+    python -m benchmarks.accelerator --table            # runs/accelerator.json as a table
 
 A run is made once before the clock starts, because a device starts and chooses its kernels in the first updates.
 """
@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import contest, workload
 
-RESULT = Path("docs/results/accelerator.json")
+RESULT = Path("runs/accelerator.json")
 WORKLOADS: dict[str, tuple[Any, int]] = {
     "dqn": (workload.W1, 640),
     "ppo": (dataclasses.replace(workload.W2, env_steps=102_400), 2_048),
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in options.only:
             speeds = {side: round(speed(name, side), 1) for side in ("cpu", "gpu")}
             stored[name] = {**speeds, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+            RESULT.parent.mkdir(exist_ok=True)
             RESULT.write_text(json.dumps(stored, indent=1) + "\n")
     print(table())
 

@@ -31,7 +31,7 @@ class ContinuedLoggers(Callback):
     checkpoint is the newest of its run; from an older checkpoint it begins a new run, so that the rows of the old one
     stay. If the user has chosen the run (a ``version``, ``id`` or ``run_id``), it is continued from any checkpoint.
 
-    What was logged after the checkpoint is removed from CSV files, and TensorBoard gets a purge step. W&B and MLflow
+    Rows after the checkpoint are removed from CSV files, and TensorBoard gets a purge step. W&B and MLflow
     cannot remove it, so the resumed run leaves out the numbers that they have.
 
     This callback must be made before the loggers write, and there must be a new one for each fit.

@@ -29,7 +29,7 @@ class Symptom(NamedTuple):
     name: str
     """Name of the symptom, and of its section in the page."""
     evidence: str
-    """What was measured, and what it should be."""
+    """The measured value, and the usual one."""
 
     @property
     def page(self) -> str:

@@ -244,7 +244,7 @@ def _check_folder(folder: str) -> None:
 def _call(one: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a logger; if that raises ``OSError``, log the error unless it was logged before.
 
-    What a resumed run has written already is left out.
+    Leaves out what a resumed run has written already.
     """
     from lightning_ding.callbacks.written_rows import rows_written_by
 

@@ -173,14 +173,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
-        for name in COUNTS:
-            require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
-        require(seed >= 0, "seed", ">= 0", seed)
         find_mode(mode, env_timeout)
-        allowed = "None with rounds_per_epoch, which also says when a run evaluates"
-        require(eval_every is None or rounds_per_epoch is None, "eval_every", allowed, eval_every)
-        is_used = checkpoint_every is None or eval_every is not None
-        require(is_used, "checkpoint_every", "None without eval_every", checkpoint_every)
+        _check_numbers(arguments)
         self.env_id, self.env_timeout, self.mode = env_id, env_timeout, mode
         self.evaluates = env_id is not None
         self.seed, self.num_envs = seed, num_envs
@@ -453,3 +447,15 @@ class RunDataModule(FixedOptions, ResumableDataModule):
 
 
 def _do_nothing() -> None: ...
+
+
+def _check_numbers(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number that is out of its range or has no effect given the others."""
+    for name in COUNTS:
+        require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
+    require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])
+    eval_every, checkpoint_every = arguments["eval_every"], arguments["checkpoint_every"]
+    allowed = "None with rounds_per_epoch, which also says when a run evaluates"
+    require(eval_every is None or arguments["rounds_per_epoch"] is None, "eval_every", allowed, eval_every)
+    is_used = checkpoint_every is None or eval_every is not None
+    require(is_used, "checkpoint_every", "None without eval_every", checkpoint_every)

@@ -150,7 +150,7 @@ class RemoteReplayDataModule(RunDataModule):
         """
         progress = self._policy.progress
         known = {"envstep": progress.env_step, "learner_step": progress.train_iter}
-        self._collect_kwargs = self._policy.command_mode.get_setting_collect(known)  # as the collectors are told now
+        self._collect_kwargs = self._policy.command_mode.get_setting_collect(known)  # as the collectors get now
         metrics, waits = self._metrics, self._waits
         self._metrics, self._waits = {}, []
         if waits:

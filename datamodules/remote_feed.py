@@ -119,7 +119,7 @@ class RemoteFeed:
         ask: Function that requests a round and returns the coordinator's answer, with or without a round.
         ahead: Rounds to fetch before they are needed, >= 0; 0 fetches each round when :meth:`next` is called.
         patience: Seconds without a round and without a new env step after which fetching fails, > 0.
-        info_keys: Names of the numbers of the infos that :meth:`pop_infos` returns, besides ``success_rate``.
+        info_keys: Names of the numbers of the infos that :meth:`pop_infos` returns in addition to ``success_rate``.
         keeps_records: Whether to keep a record of each episode for :meth:`pop_records`.
     """
 

@@ -214,7 +214,7 @@ class ResumableDataModule(RunData, LightningDataModule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the run if training is resumed (Lightning hook).
 
-        What was set in the envs is set again; in an evaluation, only what is not set yet.
+        The settings of the envs are made again; in an evaluation, only those that are missing.
 
         With another ``seed`` or number of ranks than that of the checkpoint, the random number generators begin with
         new seeds, in new episodes.

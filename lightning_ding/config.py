@@ -215,7 +215,7 @@ class ReadOnlyList(list[Any]):
 
     Args:
         values: Its items.
-        name: What it is, for the error message.
+        name: Name of the value, for the error message.
     """
 
     def __init__(self, values: Iterable[Any], name: str = "a list of a read-only config") -> None:
@@ -237,7 +237,7 @@ class ReadOnlyDict(EasyDict):  # type: ignore[misc]  # easydict has no types
 
     Args:
         values: Nested entries.
-        name: What it is, for the error message.
+        name: Name of the value, for the error message.
 
     Example:
         >>> cfg = ReadOnlyDict({"learn": {"batch_size": 64}}, "policy.cfg")

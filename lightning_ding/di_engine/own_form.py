@@ -50,7 +50,7 @@ def is_own_form(policy_class: Any) -> bool:
     """Return whether a registered class is a policy in DI-engine's form."""
     if not (isinstance(policy_class, type) and issubclass(policy_class, Policy)):
         return False
-    if not hasattr(policy_class, "config_class"):  # without a config of its own
+    if not hasattr(policy_class, "config_class"):  # that has no config
         adopt(policy_class)
     return issubclass(policy_class, ReferencePolicy)
 

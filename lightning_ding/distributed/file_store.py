@@ -187,10 +187,10 @@ class FileStore(Store):
 class UnannouncedData:
     """Deletes blocks of transitions or weights that no message names, because their sender was killed before.
 
-    Incomplete files of processes that were killed while writing them are deleted, too, and rounds and priorities that
-    nobody has read. Ages of blocks are measured with the clock of this process, not with the times of the files, and
-    begin again when the coordinator is restarted or was suspended. A worker that waits therefore has time to send its
-    message again. May be used from several threads.
+    Incomplete files of processes that were killed while writing them are deleted, too, and rounds and priorities
+    that no process has read. Ages of blocks are measured with the clock of this process, not with the times of the
+    files, and begin again when the coordinator is restarted or was suspended. A worker that waits therefore has time to
+    send its message again. May be used from several threads.
 
     Args:
         store: Store of the blocks.

@@ -124,7 +124,7 @@ def check_legal(obs: Any, starts: NDArray[np.int64], ignored: NDArray[np.bool_])
 
     Args:
         obs: Observations to act on, with ``action_mask`` of shape (N, A).
-        starts: What :func:`mask_starts` returned.
+        starts: Positions that :func:`mask_starts` returned.
         ignored: Envs whose next action does not matter, shape (N,).
 
     Raises:

@@ -62,7 +62,7 @@ class Timestep(NamedTuple):
         return self._read(name)[1]
 
     def _read(self, name: str) -> tuple[NDArray[np.float64], BoolArray]:
-        """Return the numbers of the info, or where an episode ended with same-step autoreset of its own, and if any."""
+        """Return a number of the infos, or of the final infos, and whether each env has it; both of shape (N,)."""
         (found, has), final = _numbers(self.info, name, len(self.reward)), self.info.get("final_info")
         if isinstance(final, dict):
             own, has_own = _numbers(final, name, len(self.reward))

@@ -176,7 +176,7 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
     def _batch(self) -> Any:
         """Return the observations of all envs in new arrays, or raise an error that names the env that is at fault.
 
-        Those of another type are only converted once ``_converts`` is set.
+        Observations of another type are only converted once ``_converts`` is set.
         """
         space, items = self.single_observation_space, self._env_obs
         try:

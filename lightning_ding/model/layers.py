@@ -1,8 +1,8 @@
 """How the layers of networks are found, and how they are switched to evaluation mode.
 
-Whatever is not differentiated is computed in evaluation mode. In training mode, a batch norm normalises by its batch
-and a dropout leaves out units, so the values of two batches could not be compared: targets and advantages would be
-differences of numbers on different scales.
+All outputs that are not differentiated are computed in evaluation mode. In training mode, a batch norm normalises by
+its batch and a dropout leaves out units, so the values of two batches could not be compared: targets and advantages
+would be differences of numbers on different scales.
 """
 
 from __future__ import annotations

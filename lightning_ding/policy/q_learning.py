@@ -114,7 +114,7 @@ class QBatch(TypedDict, total=False):
     discount_t: Tensor
     """gamma^n, or 0 after termination, shape (B,)."""
     target: dict[str, Any]
-    """What ``target_outputs`` returned, without gradient."""
+    """Result of ``target_outputs``, without gradient."""
     IS: Tensor
     """Importance-sampling weights, shape (B,); with ``priority_IS_weight``."""
 

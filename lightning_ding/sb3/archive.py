@@ -26,7 +26,7 @@ UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, pickle.UnpicklingError, RuntimeError),
     *(ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
 )
-"""What reading a forged or damaged file raises."""
+"""Errors of reading a forged or damaged file."""
 EXPANSION = 20
 """Size of the content, as a multiple of the file's, up to which it is read; Stable-Baselines3 does not compress."""
 FREE = 50_000_000

@@ -26,7 +26,7 @@ def record_of_end(config: ParallelConfig, ended_by: str | None, env_step: int, t
 
     Args:
         config: Config of the run.
-        ended_by: What ended it: ``"max_env_step"``, ``"evaluation"``, ``"learner"`` or ``"shutdown"``.
+        ended_by: Cause of the end: ``"max_env_step"``, ``"evaluation"``, ``"learner"`` or ``"shutdown"``.
         env_step: Env steps of all collectors.
         train_iter: Updates.
     """

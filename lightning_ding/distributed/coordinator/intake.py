@@ -168,7 +168,7 @@ class Intake:
 
         Args:
             folder: Folder of the snapshot, with the file of :meth:`save_buffer`.
-            state: What :meth:`state_dict` returned.
+            state: State that :meth:`state_dict` returned.
         """
         earlier = dict.fromkeys(("newest_version", "data_version"), "data_policy_version")
         self.counts = Counts(**renamed(state["counts"], **earlier))

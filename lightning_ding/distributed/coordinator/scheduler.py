@@ -32,7 +32,7 @@ class Scheduler:
         self.error: str | None = None
         """The reason why the run was given up."""
         self.ended_by: str | None = None
-        """What ended the run: "max_env_step", "evaluation", "learner" or "shutdown"; None if it was given up."""
+        """Cause of the run's end: "max_env_step", "evaluation", "learner" or "shutdown"; None if it was given up."""
         self._config = config
         self._space = self._asked_space = commander.collector_task_space.size
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
@@ -138,7 +138,7 @@ class Scheduler:
         """End the run: close all tasks.
 
         Args:
-            by: What ends it, see ``ended_by``, which keeps the first reason.
+            by: Cause of the end, see ``ended_by``, which keeps the first one.
         """
         self.ended_by = self.ended_by if self.is_over else by
         self.is_over = True

@@ -118,7 +118,7 @@ class ProcessVectorEnv(JoinedInfos):
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._is_reset = False
         self.lost_variables: list[str] = []
-        """What the last state of ``state_dict`` cannot contain, see ``envs.state.state.env_state``."""
+        """The parts that the last state of ``state_dict`` cannot contain, see ``envs.state.state.env_state``."""
 
     @property
     def faults(self) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What envs share when they are created: their classes' attributes and the variables of modules that their code names.
+"""Notes of the state that envs share when they are created: attributes of classes, and variables of modules.
 
 A run needs no more than this until it saves the state of its envs; that is in ``state`` and ``surroundings``.
 """

@@ -220,7 +220,7 @@ def follow_settings(
         made: Its settings before the checkpoint was loaded.
         saved: Its settings at the start of the run that wrote the checkpoint; None if an older version wrote it. Then
             the settings of the checkpoint are used, because the changes of the program are unknown.
-        schedule: What sets the learning rate: nothing, ``learn.lr_scheduler``, or a scheduler that
+        schedule: Source of the learning rate: nothing, ``learn.lr_scheduler``, or a scheduler that
             ``configure_optimizers`` returned, which continues from the rate in the checkpoint.
 
     Returns:

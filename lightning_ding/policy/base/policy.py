@@ -301,8 +301,10 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         batch = data if isinstance(data, dict) else foreign("policies.data").columns_of(data)
         seen, guard = self.learner.seen(batch) if is_raw else batch, self.updater.guard
         guard.begin(seen)
-        report = self._forward_learn(self.prepare(seen))
-        guard.end()
+        try:
+            report = self._forward_learn(self.prepare(seen))
+        finally:
+            guard.end()
         if self.on_policy and self.normaliser.is_on:
             self.normaliser.update(batch)  # after the update, because the policy acted without it
         self.progress.train_iter += not self.on_policy  # on-policy algorithms count their minibatches themselves

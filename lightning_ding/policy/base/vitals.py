@@ -181,7 +181,7 @@ class _ActivationCounter(TorchDispatchMode):
 def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     """Return the share of dead units of the actor and of a separate critic, and how far a bounded actor is saturated.
 
-    The critic has a metric of its own: it may rightly be a constant, as in CartPole once no episode ends early, and the
+    The critic has another metric, because it may rightly be a constant, as in CartPole once no episode ends early; the
     actor learns all the same.
     """
     if not _is_without_state(policy):

@@ -291,6 +291,20 @@ def test_scheduler_of_updates_is_stepped_between_compiled_ones(no_compiler: list
     assert no_compiler
 
 
+def test_a_minibatch_that_is_prepared_after_an_update_that_raised_has_its_target(
+    no_compiler: list[list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, (batch,) = make("dqn"), batches("dqn", 1)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no update")
+
+    monkeypatch.setattr(policy.updater, "minimise", fail)
+    with pytest.raises(RuntimeError, match="no update"):
+        policy.learn_mode.forward(batch)
+    assert set(policy.prepare(batch)["target"]) == {"logit"}
+
+
 def test_batch_of_another_structure_works(no_compiler: list[list[bool]]) -> None:
     first, second = batches("dqn", 3), batches("dqn", 3, size=9)
     second = [batch | {"IS": torch.linspace(0.1, 1, 9)} for batch in second]
