@@ -5,6 +5,7 @@ Shapes: E episodes of an evaluation over all ranks.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -265,7 +266,8 @@ class FixedOptions:
         Raises:
             AttributeError: For an option that only the constructor takes.
         """
-        if name in FIXED and (name in vars(self) or name in NOT_KEPT):
+        is_set = name in vars(self) or (name in NOT_KEPT and name in inspect.signature(type(self)).parameters)
+        if name in FIXED and is_set:
             raise AttributeError(
                 f"{name} cannot be set later: pass it to the constructor of a new {type(self).__name__}"
             )

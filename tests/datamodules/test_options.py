@@ -36,6 +36,12 @@ def test_option_that_only_the_constructor_reads_cannot_be_set(kind: Any) -> None
         assert getattr(datamodule, name, "none") is before
 
 
+def test_an_attribute_of_a_class_without_the_option_may_have_its_name() -> None:
+    datamodule = made(RolloutDataModule)
+    datamodule.demonstrations = "mine"
+    assert datamodule.demonstrations == "mine"
+
+
 def test_every_option_is_either_read_later_or_refused() -> None:
     options = set(inspect.signature(ReplayDataModule).parameters)
     assert options == (SETTABLE | FIXED)
