@@ -188,9 +188,10 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return batch
 
     def _is_target_in_loss(self, data: Mapping[str, Any]) -> bool:
-        """Return whether compiled code of the update that is being made computes the target with the loss.
+        """Return whether the current update computes the target in the same compiled code as the loss.
 
-        Rounds in which the target changes are left out, so that all minibatches of a run have one form, one code.
+        It does so for minibatches that no round has prepared. Minibatches of a round always contain the target, so that
+        one compiled function serves rounds in which the target network changes and all others.
         """
         kind, own = type(self), QLearningPolicy
         is_known = kind.prepare is own.prepare and kind._forward_learn is own._forward_learn

@@ -1,4 +1,4 @@
-"""The door to :mod:`lightning_ding.di_engine`, which is loaded only for what comes from there."""
+"""Access to :mod:`lightning_ding.di_engine`, which is imported only when a run needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds on an accelerator: every algorithm trains there, repeats its bits, and resumes with them."""
+"""Every algorithm trains on an accelerator, repeats a run to the last bit, and resumes with the same bits."""
 
 from __future__ import annotations
 

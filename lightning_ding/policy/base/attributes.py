@@ -180,7 +180,7 @@ def _ask_own_method(cls: type) -> None:
 
 
 def _member_of(cls: type, name: str) -> Any:
-    """Return what a class has under a name, without regard to an own ``get_attribute``."""
+    """Return the member of a class that would be read if ``get_attribute`` were not overridden."""
     found = (vars(one)[name] for one in cls.__mro__ if name in vars(one))
     own = (one.inner if isinstance(one, Asked) else one for one in found)
     return next(one for one in own if one is not None)
