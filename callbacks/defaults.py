@@ -5,11 +5,11 @@ from __future__ import annotations
 from weakref import WeakSet
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.callbacks.last_line import LastLine
-from lightning_ding.callbacks.metrics import MetricsLogger, log_over_env_steps
+from lightning_ding.callbacks.metrics import MetricsLogger
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
 from lightning_ding.callbacks.torch_threads import TorchThreads
@@ -18,6 +18,9 @@ from lightning_ding.worker import with_priority
 
 LAST = 1_000_000
 """Priority of the callbacks that come after all others."""
+
+EACH_ROUND = ("on_train_batch_start", "on_train_batch_end")
+"""Hooks that Lightning calls in each round. One that is None costs nothing; ours are, where they would do nothing."""
 
 _of_one_fit: WeakSet[Callback] = WeakSet()
 """Callbacks that the next fit of a Trainer replaces, because their limits may have changed."""
@@ -35,44 +38,41 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
         limits: Limits of the run.
     """
     present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    for callback in [callback for callback in present if callback in _of_one_fit]:
-        present.remove(callback)
-    callbacks: list[Callback] = [TorchThreads(), MetricsLogger(), LastLine(), *_progress_bar(present)]
+    callbacks: list[Callback] = [TorchThreads(), MetricsLogger(), LastLine()]
+    for one in list(present):
+        if one in _of_one_fit:
+            present.remove(one)
+        elif type(one) in (RichProgressBar, TQDMProgressBar) and vars(one) == vars(type(one)()):
+            from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
+
+            present.remove(one)
+            callbacks.append(EnvStepProgressBar())
     of_one_fit: list[Callback] = []
-    if any(isinstance(one, TensorBoardLogger) for one in trainer.loggers):
-        from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
-
-        callbacks.insert(2, TensorBoardReturns())
     if trainer.loggers:
-        from lightning_ding.callbacks.continued_loggers import ContinuedLoggers
+        from lightning_ding.callbacks.loggers import ContinuedLoggers, log_over_env_steps
 
+        if any(isinstance(one, TensorBoardLogger) for one in trainer.loggers):
+            from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
+
+            callbacks.insert(2, TensorBoardReturns())
         of_one_fit.append(with_priority(ContinuedLoggers(trainer), 0))
+        log_over_env_steps(trainer)
     add_checkpoint_callbacks(trainer)
-    log_over_env_steps(trainer)
-    last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
     of_one_fit += limits.callbacks()
     if limits.eval_every is not None:
         from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 
         of_one_fit.append(EvaluationInterval(position=limits.eval_every))
-    of_one_fit += [Watchdog(), *last]
+    of_one_fit += [Watchdog(), with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
     _of_one_fit.update(of_one_fit)
-    return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
-
-
-def _progress_bar(present: list[Callback]) -> list[Callback]:
-    """Replace Lightning's default progress bar, if it is among the callbacks, by ``EnvStepProgressBar``."""
-    bars = [callback for callback in present if isinstance(callback, ProgressBar)]
-    if (
-        len(bars) == 1
-        and type(bars[0]) in (RichProgressBar, TQDMProgressBar)
-        and vars(bars[0]) == vars(type(bars[0])())
-    ):
-        from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
-
-        present.remove(bars[0])
-        return [EnvStepProgressBar()]
-    return []
+    made: list[Callback] = []
+    for one in callbacks + of_one_fit:
+        if not any(isinstance(other, type(one)) for other in present):
+            made.append(one)
+            for hook in EACH_ROUND:
+                if getattr(type(one), hook) is getattr(Callback, hook):
+                    setattr(one, hook, None)
+    return made
 
 
 def add_checkpoint_callbacks(trainer: Trainer) -> None:
@@ -90,9 +90,9 @@ def add_checkpoint_callbacks(trainer: Trainer) -> None:
     datamodule gets its Trainer, which is earlier. Calling it again changes nothing.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    present = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
-    if not present:
+    if not trainer.checkpoint_callbacks:
         return
+    present = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
     from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
     from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 

@@ -57,8 +57,8 @@ class Seen(NamedTuple):
 
     def all(self, *names: str) -> list[float] | None:
         """Return several metrics if all of them were written and are finite."""
-        found = [value for value in map(self.get, names) if value is not None]
-        return found if len(found) == len(names) else None
+        found: list[Any] = list(map(self.get, names))
+        return None if None in found else found
 
     @property
     def is_late(self) -> bool:
@@ -273,13 +273,10 @@ class Diagnosis:
             self._largest_reward = max(self._largest_reward, size)
         position, budget = self.last_row.get("step"), self.facts.budget
         progress = None if position is None or not budget else position / budget
-        return self._judge(row, Seen(self.last_row, self._largest_reward, progress))
-
-    def _judge(self, row: Row, seen: Seen) -> list[Symptom]:
-        new = []
+        seen, new = Seen(self.last_row, self._largest_reward, progress), []
         for check in CHECKS:
             name = check.find.__name__
-            if name in self.found or (check.needs and not any(one in row for one in check.needs)):
+            if name in self.found or (check.needs and row.keys().isdisjoint(check.needs)):
                 continue
             evidence = check.find(seen, self.facts)
             self._in_a_row[name] = 0 if evidence is None else self._in_a_row.get(name, 0) + 1

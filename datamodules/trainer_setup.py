@@ -20,7 +20,6 @@ from torch.utils.data import IterableDataset
 
 from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-from lightning_ding.callbacks.metrics import prepare_loggers
 
 
 @runtime_checkable
@@ -56,10 +55,10 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
     if trainer.loggers:
-        from lightning_ding.callbacks.continued_loggers import note_checkpoint
+        from lightning_ding.callbacks.loggers import note_checkpoint, prepare_loggers
 
         note_checkpoint(trainer)
-    prepare_loggers(trainer)
+        prepare_loggers(trainer)
     if limits.eval_every is not None:
         from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 
