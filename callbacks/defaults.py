@@ -19,9 +19,6 @@ from lightning_ding.worker import with_priority
 LAST = 1_000_000
 """Priority of the callbacks that come after all others."""
 
-EACH_ROUND = ("on_train_batch_start", "on_train_batch_end")
-"""Hooks that Lightning calls in each round. One that is None costs nothing; ours are, where they would do nothing."""
-
 _of_one_fit: WeakSet[Callback] = WeakSet()
 """Callbacks that the next fit of a Trainer replaces, because their limits may have changed."""
 
@@ -68,11 +65,16 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     made: list[Callback] = []
     for one in callbacks + of_one_fit:
         if not any(isinstance(other, type(one)) for other in present):
-            made.append(one)
-            for hook in EACH_ROUND:
-                if getattr(type(one), hook) is getattr(Callback, hook):
-                    setattr(one, hook, None)
+            made.append(_without_idle_hooks(one))
     return made
+
+
+def _without_idle_hooks(callback: Callback) -> Callback:
+    """Set the hooks to None that Lightning calls in each round and that do nothing: then it skips them."""
+    for hook in ("on_train_batch_start", "on_train_batch_end"):
+        if getattr(type(callback), hook) is getattr(Callback, hook):
+            setattr(callback, hook, None)
+    return callback
 
 
 def add_checkpoint_callbacks(trainer: Trainer) -> None:

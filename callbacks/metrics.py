@@ -160,9 +160,7 @@ class MetricsLogger(Callback):
         self._resumed = state_dict or None
 
 
-def _of_episodes(
-    returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]
-) -> dict[str, float]:
+def _of_episodes(returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]) -> dict[str, float]:
     """Return means over the episodes of all ranks."""
     sums = {"return_mean": (sum(returns), len(returns)), "length_mean": (sum(lengths), len(returns)), **infos}
     totals = sum_over_ranks(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
@@ -176,7 +174,7 @@ def _of_episodes(
 def write_metrics(trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:
     """Write metrics to all loggers of a Trainer, at an env step.
 
-    After :func:`~lightning_ding.callbacks.loggers.prepare_loggers` an ``OSError`` of a logger is logged and does not end the run.
+    In a run, an ``OSError`` of a logger is logged and does not end the run.
     """
     for one in trainer.loggers:
         one.log_metrics(dict(metrics), step=step)

@@ -44,7 +44,9 @@ class TorchThreads(Callback):
         """Set the number of threads before envs are stepped and updates are compiled."""
         if stage != "fit" or not isinstance(trainer.accelerator, CPUAccelerator) or is_chosen():
             return
-        size = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
+        size = 0
+        for parameter in pl_module.parameters():
+            size += parameter.numel() if parameter.requires_grad else 0
         if size >= self.large or torch.get_num_threads() == 1:
             return
         self._before = torch.get_num_threads()
@@ -57,17 +59,14 @@ class TorchThreads(Callback):
     @override
     def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Restore the previous number of threads."""
-        self._restore()
+        if self._before is not None:
+            torch.set_num_threads(self._before)
+            self._before = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the previous number of threads; after an error Lightning does not call ``teardown``."""
-        self._restore()
-
-    def _restore(self) -> None:
-        if self._before is not None:
-            torch.set_num_threads(self._before)
-            self._before = None
+        self.teardown(trainer, pl_module, "fit")
 
 
 def is_chosen() -> bool:
@@ -78,4 +77,4 @@ def is_chosen() -> bool:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     defaults = {cores, max(1, cores // 2), os.cpu_count(), max(1, (os.cpu_count() or 1) // 2)}
-    return any(name in os.environ for name in VARIABLES) or torch.get_num_threads() not in defaults
+    return not os.environ.keys().isdisjoint(VARIABLES) or torch.get_num_threads() not in defaults

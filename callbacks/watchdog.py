@@ -65,7 +65,7 @@ class Watchdog(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start watching the run."""
-        self._end()
+        self.teardown(trainer, pl_module, stage)
         self._shows_stacks = show_stacks_at_signal()
         if self.seconds is None:
             return
@@ -80,14 +80,6 @@ class Watchdog(Callback):
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stop watching the run."""
-        self._end()
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stop watching the run."""
-        self._end()
-
-    def _end(self) -> None:
         if self._shows_stacks:
             faulthandler.unregister(signal.SIGUSR1)
             self._shows_stacks = False
@@ -95,6 +87,11 @@ class Watchdog(Callback):
             self._stopped.set()
             self._thread.join()
             self._thread = None
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop watching the run."""
+        self.teardown(trainer, pl_module, "fit")
 
     def _watch(self, trainer: Trainer, module: Any, seconds: float, poll: float) -> None:
         parent, orphaned = os.getppid(), 0.0
