@@ -14,12 +14,12 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from lightning_ding.callbacks import Limits, default_callbacks
+from lightning_ding.callbacks import Limits, Watchdog, default_callbacks
 from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
-from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
+from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.vector import (
     MODES,
@@ -255,7 +255,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         self._check_fields(self.policy_fields)
         self._policy.progress.axis = self.axis
-        start_watchdogs(trainer, stage)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Watchdog):  # now, to watch how envs are made too; Lightning starts it again later
+                callback.setup(trainer, self._policy, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
         if stage == "fit":
@@ -311,11 +313,13 @@ class RunDataModule(FixedOptions, ResumableDataModule):
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name; all ranks call it."""
-        numbers = {name: one for name, one in self._collect_kwargs.items() if isinstance(one, (Real, Tensor))}
-        reported = numbers | self._policy.collect_metrics.flush_over_ranks()
-        metrics = {f"collect/{name}": float(value) for name, value in reported.items()}
-        dropped = self.collector.dropped_episode if self.collector is not None else 0
-        return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
+        metrics: dict[str, float] = {}
+        for name, value in {**self._collect_kwargs, **self._policy.collect_metrics.flush_over_ranks()}.items():
+            if isinstance(value, (Real, Tensor)):
+                metrics[f"collect/{name}"] = float(value)
+        if self.collector is not None and self.collector.dropped_episode:
+            metrics["collect/dropped_episode"] = float(self.collector.dropped_episode)
+        return metrics
 
     def steps_made(self) -> int:
         """Return the env steps made on this rank so far, in training and in evaluations."""
@@ -360,9 +364,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
 
     def _start_normalising(self, saved: Mapping[str, bool] | None = None) -> None:
         """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
-        found = {**(saved or self._policy.normaliser.kinds)}
-        found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
-        vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
+        found = saved or self._policy.normaliser.kinds
+        for name, wanted in self._norm_asked.items():
+            vars(self)[name] = found[name] if wanted is None else wanted  # setting these options is refused
         kind = self._policy.config.reward_model.type
         is_used = not (self.norm_reward and self._policy.learner.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"

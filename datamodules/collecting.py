@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import sub
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -47,8 +48,6 @@ class CollectingDataModule(RunDataModule):
     _dropped_episodes: list[int]
     """Ids of the episodes that were dropped in the last collection."""
     _envs_sizes: Counter[str] | None = None  # bytes by the name of an object
-    _collecting: dict[str, Any] | None
-    """State of the collection from a checkpoint; None after the first round."""
 
     # ------------------------------------------------------------------ setting up
 
@@ -107,7 +106,7 @@ class CollectingDataModule(RunDataModule):
         """
         collector, progress = cast(ISerialCollector, self.collector), self._policy.progress
         now = (collector.envstep, collector.episode, collector.sample)
-        env_step, episode, sample = (after - before for after, before in zip(now, self._counted, strict=True))
+        env_step, episode, sample = map(sub, now, self._counted)
         if world_size() > 1:
             of_rank = torch.tensor([env_step, episode, sample, lacks_data])
             env_step, episode, sample, lacks_data = sum_over_ranks(of_rank).tolist()
@@ -200,11 +199,6 @@ class CollectingDataModule(RunDataModule):
                 "ranks, and all ranks start new episodes with new random seeds", folder, saved, trainer.world_size,
             )  # fmt: skip
         super()._redistribute(folder, saved, env_step)
-
-    @override
-    def _clear_rank_state(self) -> None:
-        super()._clear_rank_state()
-        self._collecting, self._first_episode_id = None, 0
 
     def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv]:
         evaluation_env = cast(VectorEnv, cast(InteractionSerialEvaluator, self.evaluator).env)

@@ -169,8 +169,11 @@ class ReplayDataModule(CollectingDataModule):
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the collection and of the buffer since the last call, by full name."""
-        of_buffer = self.buffer.pop_metrics() if self.buffer is not None else {}
-        return super().pop_metrics() | {f"buffer/{name}": value for name, value in of_buffer.items()}
+        metrics = super().pop_metrics()
+        if self.buffer is not None:
+            for name, value in self.buffer.pop_metrics().items():
+                metrics[f"buffer/{name}"] = value
+        return metrics
 
     # ------------------------------------------------------------------ a round
 
@@ -213,8 +216,11 @@ class ReplayDataModule(CollectingDataModule):
             own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
             normaliser.update(normaliser.tensors(own))
             normaliser.forget_episodes()  # the envs begin episodes of the same ids
-        budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
-        left = min(budgets, default=sys.maxsize) - progress.env_step  # before max_env_step, and room for one more round
+        budget = sys.maxsize
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, StopAtEnvStep):
+                budget = min(budget, callback.limit)
+        left = budget - progress.env_step  # before max_env_step, and room for one more round
         left = int(max(0, left // trainer.world_size - self._policy.n_sample))
         warm_up = min(self._policy.random_collect_size, left)
         is_empty = cast(IBuffer, self.buffer).count() == 0
@@ -234,7 +240,7 @@ class ReplayDataModule(CollectingDataModule):
         """
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
         collected = self._collect(n_sample, random)
-        if self._replaces_rewards():
+        if self._replaces_rewards:
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
@@ -261,9 +267,6 @@ class ReplayDataModule(CollectingDataModule):
 
     # ------------------------------------------------------------------ setting up
 
-    def _replaces_rewards(self) -> bool:
-        return self.imitation_reward or self._policy.demonstrations == "imitated"
-
     def _set_up_demonstrations(self) -> None:
         """Make the buffer of the demonstrations, if there are any, and check that they fit the policy.
 
@@ -271,7 +274,7 @@ class ReplayDataModule(CollectingDataModule):
             ValueError: If they do not, or the policy needs some and there are none.
         """
         policy, dataset = self._policy, self.dataset
-        is_used = not (self._replaces_rewards() and policy.learner.replaces_env_reward)
+        is_used = not (self._replaces_rewards and policy.learner.replaces_env_reward)
         allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
         require(is_used, "reward_model.type", allowed, policy.config.reward_model.type)
         use = policy.demonstrations
@@ -290,7 +293,7 @@ class ReplayDataModule(CollectingDataModule):
         more = policy.dataset_columns
         from lightning_ding.datamodules.demonstrations import Demonstrations
 
-        arguments = (config, seed, policy.action_start, self._replaces_rewards(), more)
+        arguments = (config, seed, policy.action_start, self._replaces_rewards, more)
         self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
         self._demonstrations.buffer.budget = self.max_env_step
         batch_size = policy.batch_size
@@ -338,6 +341,7 @@ class ReplayDataModule(CollectingDataModule):
             self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
+        self._replaces_rewards = self.imitation_reward or policy.demonstrations == "imitated"
         check_samples(config, policy.learns_from_sequences, policy.priority)
         size, batch_size = config.replay_buffer_size, policy.batch_size
         fits = f"at least learn.batch_size ({batch_size})"

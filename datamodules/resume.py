@@ -116,8 +116,11 @@ class EnvHandles:
 
     def _handles(self) -> dict[str, Any]:
         """Return the handles that were made, without the access of a run that has no such envs."""
-        made = {name: vars(self).get(name) for name in ("training", "evaluation")}
-        return {name: one for name, one in made.items() if one is not None and type(one) is not EnvAccess}
+        found = {}
+        for name in ("training", "evaluation"):
+            if type(vars(self).get(name)) not in (type(None), EnvAccess):
+                found[name] = getattr(self, name)
+        return found
 
 
 class ResumableDataModule(RunData, LightningDataModule):
@@ -137,6 +140,8 @@ class ResumableDataModule(RunData, LightningDataModule):
     _epoch: EpochPosition
     _rng: dict[str, Any] | None
     """States of the random number generators from a checkpoint; None after the first round."""
+    _collecting: dict[str, Any] | None
+    """State of the collection from a checkpoint; None after the first round."""
     _settings_then: str
     """The settings of the envs when a checkpoint was written; "" for none."""
 
@@ -315,6 +320,7 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def _clear_rank_state(self) -> None:
         self._rng, self._settings_then = None, ""
+        self._collecting, self._first_episode_id = None, 0
 
     # ------------------------------------------------------------------ starting
 
@@ -330,7 +336,10 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._starts = False
         # A Trainer, its datamodule and its policy refer to each other, so those of earlier fits wait for the garbage
         # collector, which counts objects and not bytes. A collection takes 0.1 s, so they must hold much memory.
-        if sum(one.nbytes for one in _begun if one is not self) >= LARGE:
+        held = 0
+        for one in _begun:
+            held += one.nbytes if one is not self else 0
+        if held >= LARGE:
             gc.collect()
         _begun.add(self)
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time

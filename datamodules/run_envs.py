@@ -266,8 +266,8 @@ class FixedOptions:
         Raises:
             AttributeError: For an option that only the constructor takes.
         """
-        is_set = name in vars(self) or (name in NOT_KEPT and name in inspect.signature(type(self)).parameters)
-        if name in FIXED and is_set:
+        is_parameter = name in NOT_KEPT and name in inspect.signature(type(self)).parameters
+        if name in FIXED and (name in vars(self) or is_parameter):
             raise AttributeError(
                 f"{name} cannot be set later: pass it to the constructor of a new {type(self).__name__}"
             )

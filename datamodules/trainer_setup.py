@@ -13,22 +13,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lightning.pytorch import Trainer
 from torch.utils.data import IterableDataset
 
-from lightning_ding.callbacks import Limits, Watchdog
+from lightning_ding.callbacks import Limits
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-
-
-@runtime_checkable
-class ChecksCallbacks(Protocol):
-    """A policy that can check whether the callbacks of a Trainer work with it."""
-
-    def check_callbacks(self, trainer: Trainer) -> None:
-        """Raise for the first callback that cannot work."""
-        ...
 
 
 def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
@@ -51,8 +42,8 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
             "trainer.predict needs a data set, which an env does not provide: use trainer.test to evaluate the "
             "policy, policy(observations) to get actions, or pass a DataLoader of observations"
         )
-    policy = trainer.lightning_module
-    if isinstance(policy, ChecksCallbacks):
+    policy: Any = trainer.lightning_module
+    if hasattr(policy, "check_callbacks"):
         policy.check_callbacks(trainer)
     if trainer.loggers:
         from lightning_ding.callbacks.loggers import note_checkpoint, prepare_loggers
@@ -65,17 +56,6 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
         prepare_intervals(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
-
-
-def start_watchdogs(trainer: Trainer, stage: str) -> None:
-    """Start the watchdogs of a Trainer, so that they watch how envs are made too.
-
-    Lightning sets up the callbacks after the datamodule, and calls ``setup`` of a watchdog a second time, which starts
-    it again.
-    """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, Watchdog):
-            callback.setup(trainer, trainer.lightning_module, stage)
 
 
 class EpochPosition:
