@@ -137,8 +137,10 @@ class OwnState:
         found: dict[str, Any] = {}
         for path, module in self._policy.named_modules():
             if module is self._policy or not _is_of_package(type(module)):
-                for name in vars(module).keys() - self._others_of(module):
-                    found[f"{path}:{name}"] = vars(module)[name]
+                others = self._others_of(module)
+                for name, value in vars(module).items():
+                    if name not in others:
+                        found[f"{path}:{name}"] = value
         return found
 
     def _others_of(self, module: nn.Module) -> frozenset[str]:
@@ -168,10 +170,8 @@ class OwnState:
 
     def _known(self) -> list[Any]:
         """Return objects whose state is saved elsewhere, which attributes may refer to."""
-        policy = self._policy
-        others = [
-            value for name, value in vars(policy).items() if name in names_of_package(cast(Hashable, type(policy)))
-        ]
+        policy, names = self._policy, names_of_package(cast(Hashable, type(self._policy)))
+        others = [value for name, value in vars(policy).items() if name in names]
         mutable = [one for one in others if not isinstance(one, (type(None), bool, int, float, str, tuple))]
         optimizers = [*policy.updater.optimizers, *policy.updater.made[0], *policy.updater.schedulers]
         trainer = attached_trainer(policy)

@@ -156,10 +156,8 @@ class _ActivationCounter(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if (func in RELU or func in TANH) and output.ndim >= 2 and output.shape[1] >= FEW_UNITS:
             units = output.flatten(2).transpose(1, 2).flatten(0, 1) if output.ndim > 2 else output  # pixels are rows
-            if func in RELU:
-                dead = (units == 0).all(0)
-            else:
-                dead = (units > SATURATED).all(0) | (units < -SATURATED).all(0)
+            at_ends = (units > SATURATED).all(0) | (units < -SATURATED).all(0)
+            dead = (units == 0).all(0) if func in RELU else at_ends
             self.dead.append(dead.float().mean())
         return output
 
