@@ -6,18 +6,13 @@ import logging
 import math
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lightning_ding.utils.protocols import RETURN, Monitor, return_text, run_data
-
-if TYPE_CHECKING:
-    from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
 """Unit of each counter that ``Progress.axis`` can name."""
@@ -65,7 +60,11 @@ class LastLine(Callback):
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Log the line or print the table, on rank zero."""
-        progress, checkpoint = pl_module.progress, _checkpoint(trainer, self._monitor.metric, self._best)
+        progress, checkpoint = pl_module.progress, "none"
+        if trainer.checkpoint_callbacks:
+            from lightning_ding.callbacks.run_checkpoint import checkpoint_to_use
+
+            checkpoint = checkpoint_to_use(trainer, self._monitor.metric, self._best)
         unit = UNITS[progress.axis]
         best = return_text(self._best) if math.isfinite(self._best) else None
         is_shown = sys.stdout.isatty() and logging.getLogger("lightning.pytorch").isEnabledFor(logging.INFO)
@@ -90,38 +89,6 @@ class LastLine(Callback):
         before = Monitor(state_dict.get("monitor", RETURN), state_dict.get("mode", "max"))  # older ones lack them
         if before == self._monitor and before.is_better(state_dict["best"], self._best):
             self._best = state_dict["best"]
-
-
-def _checkpoint(trainer: Trainer, metric: str, best_value: float) -> str:
-    """Return the path of the best checkpoint, or else of the last one, and its own number if that is another one.
-
-    Args:
-        trainer: The Trainer, after a fit.
-        metric: The metric of the run.
-        best_value: Its best value; infinite if there was no evaluation.
-    """
-    if not trainer.checkpoint_callbacks:
-        return "none"
-    from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
-    from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
-
-    saving = [one for one in trainer.checkpoint_callbacks if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
-    best = [one for one in saving if one.monitor is not None and Path(one.best_model_path).is_file()]
-    for one in best:
-        if one.monitor == metric and _score(one) == best_value:
-            return one.best_model_path
-    for one in best:
-        return f"{one.best_model_path} with {one.monitor} {return_text(_score(one))}"
-    last = [one.last_model_path for one in saving if isinstance(one, RunCheckpoint)]
-    for path in last:
-        if Path(path).is_file():
-            return f"{path} with the last policy" if math.isfinite(best_value) else path
-    return "none"
-
-
-def _score(callback: BestCheckpoint | ModelCheckpoint) -> float:
-    """Return the score of a callback's best checkpoint."""
-    return math.nan if callback.best_model_score is None else float(callback.best_model_score)
 
 
 def _print_table(rows: dict[str, str], checkpoint: str) -> None:

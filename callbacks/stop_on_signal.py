@@ -199,12 +199,19 @@ class StopOnSignal(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace Lightning's handler of SIGTERM, which communicates with the other ranks even while they are busy."""
         self._take_over(trainer)
-        self._decide(trainer)
+        self.on_train_batch_end(trainer, pl_module, None, None, 0)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Stop after this round if any rank got a signal."""
-        self._decide(trainer)
+        if self._stops_by:
+            return
+        self._stops_by = max_over_ranks(self._heard)
+        if self._stops_by:
+            stop_run(trainer, f"{signal.Signals(self._stops_by).name} was received")
+            loop = trainer.fit_loop
+            self._settings = (trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps)
+            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = 0, None, None
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -223,7 +230,7 @@ class StopOnSignal(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop after this evaluation if any rank got a signal."""
         if trainer.state.fn == "fit":
-            self._decide(trainer)
+            self.on_train_batch_end(trainer, pl_module, None, None, 0)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -292,16 +299,6 @@ class StopOnSignal(Callback):
         leave(BY_SIGNAL + self._heard, self._others)
 
     # ------------------------------------------------------------------ in the main thread
-
-    def _decide(self, trainer: Trainer) -> None:
-        if self._stops_by:
-            return
-        self._stops_by = max_over_ranks(self._heard)
-        if self._stops_by:
-            stop_run(trainer, f"{signal.Signals(self._stops_by).name} was received")
-            loop = trainer.fit_loop
-            self._settings = (trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps)
-            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = 0, None, None
 
     def _take_over(self, trainer: Trainer) -> None:
         self._others = started_here(trainer)

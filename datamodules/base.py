@@ -199,7 +199,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self._norm_asked = {"norm_obs": norm_obs, "norm_reward": norm_reward}
         self.norm_obs, self.norm_reward = bool(norm_obs), bool(norm_reward)
         self._envs = RunEnvs(mode, env_timeout, self.import_names)
-        self._restore_io: Callable[[], None] = _do_nothing
+        self._restore_io: Callable[[], None] | None = None
         self._collect_kwargs: Mapping[str, Any] = {}
 
     # ------------------------------------------------------------------ to implement
@@ -296,8 +296,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         """Close the envs, and end their processes. Collected data are kept, so that a later ``fit`` can use them."""
         gc.unfreeze()
         self._loader_warnings.restore()
-        self._restore_io()
-        self._restore_io = _do_nothing
+        if self._restore_io is not None:
+            self._restore_io()
+            self._restore_io = None
         self._handles.close()
         self._envs.close()
 
@@ -448,9 +449,6 @@ class RunDataModule(FixedOptions, ResumableDataModule):
     ) -> VectorEnv:
         restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)
-
-
-def _do_nothing() -> None: ...
 
 
 def _check_numbers(arguments: Mapping[str, Any]) -> None:

@@ -100,13 +100,14 @@ class Normaliser(nn.Module):
         for name, is_asked, has in (("norm_obs", norm_obs, self.paths), ("norm_reward", norm_reward, self._has_reward)):
             if has and not is_asked:
                 raise ValueError(f"{name} must be True for a policy that was trained with it, got False")
+        self.keeps_double = False
         found = _float_entries(observation_space) if norm_obs else {}
         if norm_obs and not found:
             allowed = "a Box of floats, or a Dict with one that is not called action_mask, with norm_obs"
             raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
         for path, shape in found.items():
             self._add(statistics_name(path), shape)
-        self.keeps_double = any(_space_at(observation_space, path).dtype == np.float64 for path in found)
+            self.keeps_double = self.keeps_double or _space_at(observation_space, path).dtype == np.float64
         if norm_reward:
             self._add(REWARD, ())
         self.discount_factor = discount_factor

@@ -119,7 +119,9 @@ def _of_values(policy: Any, report: Mapping[str, Any], notes: RoundNotes) -> dic
 
 def _of_observations(obs: Any) -> dict[str, Tensor]:
     """Return statistics of observations as the network sees them, and the share of entries that ever change."""
-    parts = [part.reshape(len(part), math.prod(part.shape[1:])).float() for part in _entries(obs)]
+    parts = []
+    for part in _entries(obs):
+        parts.append(part.reshape(len(part), math.prod(part.shape[1:])).float())
     if not parts or len(parts[0]) < 2:
         return {}
     x = torch.cat(parts, 1)
