@@ -19,7 +19,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.process_exit import (
+from lightning_ding.callbacks.stop import stop_run
+from lightning_ding.callbacks.watchdog import (
     BACKSTOP,
     is_started_by_a_rank,
     leave,
@@ -27,7 +28,6 @@ from lightning_ding.callbacks.process_exit import (
     show_stacks,
     started_here,
 )
-from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import require
 from lightning_ding.utils.exit_codes import BY_SIGNAL
 from lightning_ding.utils.progress import Progress

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks import learn, vitals
 from lightning_ding.callbacks import metrics
-from lightning_ding.callbacks.diagnosis import Diagnosis
-from lightning_ding.utils.run_facts import Facts
+from lightning_ding.callbacks.diagnosis import Diagnosis, Facts
 
 
 @pytest.fixture(autouse=True)
