@@ -265,9 +265,19 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             self._setup_source(trainer)
 
     def train_dataloader(self) -> Iterable[Any]:
-        """Return the rounds of an epoch (Lightning hook)."""
+        """Return the rounds of an epoch (Lightning hook); it is short against ``eval_every``."""
         self._loader_warnings.suppress()
-        return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
+        updates = self._policy.update_per_collect
+        if self.rounds_per_epoch is not None:
+            length = self.rounds_per_epoch
+        elif self.eval_every is None:
+            length = int(max(1, round(self._policy.config.eval.evaluator.eval_freq / updates)))
+        else:
+            env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
+            of_round = updates if self.axis == "train_iter" else env_steps
+            shortest = min(self.eval_every, self.checkpoint_every or self.eval_every)
+            length = int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1
+        return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), length))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
         """Return one evaluation (Lightning hook), if there is an env; a test has other episodes than a validation."""
@@ -387,18 +397,6 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         if (self.norm_obs, self.norm_reward) != (saved["norm_obs"], saved["norm_reward"]):
             self._start_normalising(saved)
             self._set_precision()
-
-    def _epoch_length(self) -> int:
-        """Return the rounds of an epoch; it is short against ``eval_every`` and ``checkpoint_every``."""
-        if self.rounds_per_epoch is not None:
-            return self.rounds_per_epoch
-        updates = self._policy.update_per_collect
-        if self.eval_every is None:
-            return int(max(1, round(self._policy.config.eval.evaluator.eval_freq / updates)))
-        env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
-        of_round = updates if self.axis == "train_iter" else env_steps
-        shortest = min(self.eval_every, self.checkpoint_every or self.eval_every)
-        return int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1
 
     # ------------------------------------------------------------------ evaluating
 

@@ -15,8 +15,7 @@ from lightning.pytorch import Trainer
 from typing_extensions import override
 
 from lightning_ding.datamodules.base import RunDataModule
-from lightning_ding.datamodules.run_envs import check_same_spaces
-from lightning_ding.envs.vector import seed_envs
+from lightning_ding.envs.vector import differ_in_bounds_only, seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
     InteractionSerialEvaluator,
@@ -70,7 +69,16 @@ class CollectingDataModule(RunDataModule):
             )
         self._check_policy(policy)
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
-        check_same_spaces(env, self.single_observation_space, self.single_action_space)
+        pairs = {
+            "observation": (env.single_observation_space, self.single_observation_space),
+            "action": (env.single_action_space, self.single_action_space),
+        }
+        for name, (train, evaluate) in pairs.items():
+            if train != evaluate and not (name == "observation" and differ_in_bounds_only(train, evaluate)):
+                raise ValueError(
+                    f"training and evaluation envs must have the same {name} space, got {train} and {evaluate}; a "
+                    "wrapper that changes it belongs in wrappers, not in train_wrappers or eval_wrappers"
+                )
         self._start_normalising()
         if policy.learner.rewards is not None:
             policy.learner.rewards.begin()
