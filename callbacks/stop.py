@@ -150,8 +150,7 @@ class FinalEvaluation(Callback):
     across epochs. This callback must come after all callbacks that stop the run.
     """
 
-    def __init__(self) -> None:
-        self._every_n_epochs: int | None = None
+    _every_n_epochs: int | None = None
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -35,29 +35,28 @@ _begun: WeakSet[ResumableDataModule] = WeakSet()
 """Datamodules that have begun a fit in this process."""
 
 
-class Seeds:
+class Seeds(NamedTuple):
     """Seeds by purpose, independent of each other and different on every rank.
-
-    Args:
-        seed: Seed of the run, >= 0.
-        rank: Global rank, so that two ranks see different data.
-        env_step: Env steps made so far, so that a resumed run does not repeat its first episodes.
 
     Example:
         >>> Seeds(0, rank=0).of("replay").generate_state(1) == Seeds(0, rank=1).of("replay").generate_state(1)
         array([False])
     """
 
-    def __init__(self, seed: int, rank: int = 0, env_step: int = 0) -> None:
-        self._key = (seed, rank, env_step)
+    seed: int
+    """Seed of the run, >= 0."""
+    rank: int = 0
+    """Global rank, so that two ranks see different data."""
+    env_step: int = 0
+    """Env steps made so far, so that a resumed run does not repeat its first episodes."""
 
     def of(self, purpose: Purpose) -> np.random.SeedSequence:
         """Return the seed of the training envs, of exploration, or for drawing minibatches or demonstrations."""
-        return np.random.SeedSequence([*self._key, get_args(Purpose).index(purpose)])
+        return np.random.SeedSequence([*self, get_args(Purpose).index(purpose)])
 
     def evaluation(self, stage: Literal["validate", "test"]) -> int:
         """Return the seed of the evaluation's episodes, the same on every rank."""
-        return int(np.random.SeedSequence([self._key[0], get_args(Purpose).index(stage)]).generate_state(1)[0])
+        return int(np.random.SeedSequence([self.seed, get_args(Purpose).index(stage)]).generate_state(1)[0])
 
 
 class EnvHandles:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -61,12 +62,11 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
 class EpochPosition:
     """Count the rounds of an epoch, and shorten the first epoch of a run that is resumed in the middle of one."""
 
-    def __init__(self) -> None:
-        self.round = 0
-        """Completed rounds of the current epoch."""
-        self._length = 0
-        self._is_resumed = False
-        self._reload_every: int | None = None
+    round = 0
+    """Completed rounds of the current epoch."""
+    _length = 0
+    _is_resumed = False
+    _reload_every: int | None = None
 
     def resume(self, rounds: int) -> None:
         """Continue after ``rounds`` >= 0 rounds of an epoch, where a run was stopped."""
@@ -105,20 +105,18 @@ class EpochPosition:
         self.round = (self.round + 1) % self._length if self._length else 0
 
 
+@dataclass(eq=False)
 class Stream(IterableDataset[Any]):
     """An iterable data set that yields ``length`` items of a producer. Every iterator continues where the last stopped.
 
     Because the data set has a length, Lightning does not fetch an item before the update on the previous one is
     finished. Making an iterator calls nothing, so Lightning may make any number of them.
-
-    Args:
-        produce: Function that returns the next item.
-        length: Items of an epoch, >= 1.
     """
 
-    def __init__(self, produce: Callable[[], Any], length: int) -> None:
-        self.produce = produce
-        self.length = length
+    produce: Callable[[], Any]
+    """Function that returns the next item."""
+    length: int
+    """Items of an epoch, >= 1."""
 
     def __len__(self) -> int:
         return self.length
@@ -138,8 +136,7 @@ MISLEADING_WARNINGS = (
 class LoaderWarnings:
     """Suppress warnings of Lightning that do not apply here, while it prepares a loader, and only then."""
 
-    def __init__(self) -> None:
-        self._suppressed: AbstractContextManager[object] | None = None
+    _suppressed: AbstractContextManager[object] | None = None
 
     def suppress(self) -> None:
         """Start suppressing the warnings."""
