@@ -309,7 +309,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         if self._restore_io is not None:
             self._restore_io()
             self._restore_io = None
-        self._handles.close()
+        self._vector_envs.clear()
+        if "_handles" in vars(self):
+            self._handles.close()
         self._envs.close()
 
     # ------------------------------------------------------------------ reports
@@ -414,7 +416,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
-        self._handles.bind("evaluation", env)
+        self._use_env("evaluation", env)
         self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
         self.evaluator.info_keys, self.evaluator.info_check = self.info_keys, self.info_check
 

@@ -83,7 +83,7 @@ class CollectingDataModule(RunDataModule):
         if policy.learner.rewards is not None:
             policy.learner.rewards.begin()
         self._collector_env = env
-        self._handles.bind("training", env)
+        self._use_env("training", env)
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
         self._reset()
