@@ -227,6 +227,8 @@ def started_here(trainer: Trainer) -> list[subprocess.Popen[Any]]:
 
 def is_started_by_a_rank(trainer: Trainer) -> bool:
     """Return whether the process of another rank started this one. All ranks must call it."""
+    if trainer.world_size == 1:
+        return False
     numbers = gather_rows(torch.tensor([os.getpid()])).flatten().tolist()
     first_here = trainer.global_rank - trainer.local_rank
     return trainer.local_rank > 0 and numbers[first_here] == os.getppid()

@@ -416,14 +416,15 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if origin in (Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
+        return any(map(partial(_fits, value), arguments))
     if origin is Literal:
         return value in arguments
     if origin in (list, tuple, Sequence):
         is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_sequence and all(_fits(item, arguments[0]) for item in value)
+        return is_sequence and all(map(partial(_fits, hint=arguments[0]), value))
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(_fits(_builtin(item), arguments[1]) for item in value.values())
+        is_mapping = isinstance(value, Mapping)
+        return is_mapping and all(map(partial(_fits, hint=arguments[1]), map(_builtin, value.values())))
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, (int, float) if hint is float else hint)
