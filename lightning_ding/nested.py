@@ -31,8 +31,8 @@ def apply(function: Callable[[Any], Any], data: Any) -> Any:
     if not isinstance(data, dict):
         return function(data)
     found = {}
-    for key, value in data.items():  # faster than a comprehension, and called for each column
-        found[key] = apply(function, value)
+    for key, value in data.items():  # each level costs one call, not each leaf
+        found[key] = apply(function, value) if isinstance(value, dict) else function(value)
     return found
 
 
@@ -261,8 +261,10 @@ def unbind(data: Nested) -> Sequence[Nested]:
         [1, 2]
     """
     if isinstance(data, dict):
-        parts = []
-        for values in zip(*map(unbind, data.values()), strict=True):
+        columns, parts = [], []
+        for value in data.values():
+            columns.append(unbind(value) if isinstance(value, dict) else value.unbind(0))
+        for values in zip(*columns, strict=True):
             parts.append(dict(zip(data, values)))  # noqa: B905 - hot
         return parts
     return data.unbind(0)
