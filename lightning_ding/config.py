@@ -12,7 +12,7 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Union
 
@@ -305,10 +305,14 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
 
 
-@cache
 def type_hints(config_class: type) -> dict[str, Any]:
     """Return the types of a config class's fields; annotations are strings, which take long to evaluate."""
-    return typing.get_type_hints(config_class)
+    if config_class not in _HINTS:
+        _HINTS[config_class] = typing.get_type_hints(config_class)
+    return _HINTS[config_class]
+
+
+_HINTS: dict[type, dict[str, Any]] = {}  # of every class so far
 
 
 def without_defaults(section: Mapping[str, Any], kept: Iterable[str], classes: Iterable[type]) -> dict[str, Any]:

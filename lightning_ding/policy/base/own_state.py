@@ -147,9 +147,9 @@ class OwnState:
         """Return the names of attributes of the policy or of a network that are not those of the user's classes."""
         if module is not self._policy:
             return names_of_modules()
-        names = names_of_package(cast(Hashable, type(module)))
-        if _is_of_package(self._policy.new_memory):  # which collect_memory saves
-            names = names.union(self._policy.new_memory("collect"), self._policy.new_memory("eval"))
+        names, memory = names_of_package(cast(Hashable, type(module))), cast(Any, module).new_memory
+        if _is_of_package(memory):  # collect_memory saves it
+            names = names.union(memory("collect"), memory("eval"))
         return names
 
     def _place_of(self, key: str) -> tuple[nn.Module, str]:
