@@ -156,14 +156,19 @@ class TorchThreads(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Set the number of threads before envs are stepped and updates are compiled."""
-        if stage != "fit" or not isinstance(trainer.accelerator, CPUAccelerator) or is_chosen():
+        # Torch's default is the number of cores that the process may use, with or without hyper-threads
+        cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+        is_default = threads in {usable, max(1, usable // 2), cores, max(1, cores // 2)}
+        is_chosen = not os.environ.keys().isdisjoint(VARIABLES) or not is_default
+        if stage != "fit" or not isinstance(trainer.accelerator, CPUAccelerator) or is_chosen or threads == 1:
             return
         size = 0
         for parameter in pl_module.parameters():
             size += parameter.numel() if parameter.requires_grad else 0
-        if size >= self.large or torch.get_num_threads() == 1:
+        if size >= self.large:
             return
-        self._before = torch.get_num_threads()
+        self._before = threads
         torch.set_num_threads(1)
         rank_zero_info(
             f"one torch thread instead of {self._before}, since the network has only {size:,} parameters; set "
@@ -181,17 +186,6 @@ class TorchThreads(Callback):
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the previous number of threads; after an error Lightning does not call ``teardown``."""
         self.teardown(trainer, pl_module, "fit")
-
-
-def is_chosen() -> bool:
-    """Return whether somebody chose the number of torch threads of this process.
-
-    Torch's default is the number of cores that the process may use, with or without hyper-threads. A call of
-    ``torch.set_num_threads`` with one of these numbers cannot be told from the default.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    defaults = {cores, max(1, cores // 2), os.cpu_count(), max(1, (os.cpu_count() or 1) // 2)}
-    return not os.environ.keys().isdisjoint(VARIABLES) or torch.get_num_threads() not in defaults
 
 
 class LastLine(Callback):
