@@ -13,10 +13,11 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.diagnosis import Diagnosis, Facts, facts_of
+from lightning_ding.callbacks.diagnosis import Diagnosis
 from lightning_ding.config import require
 from lightning_ding.utils.protocols import run_data
 from lightning_ding.utils.ranks import sum_over_ranks
+from lightning_ding.utils.run_facts import Facts, facts_of
 
 logger = logging.getLogger(__name__)
 

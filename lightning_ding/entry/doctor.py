@@ -22,11 +22,12 @@ from typing import Any
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_ding.callbacks.diagnosis import PAGE, Diagnosis, Facts, Symptom, facts_of
+from lightning_ding.callbacks.diagnosis import PAGE, Diagnosis, Symptom
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser
 from lightning_ding.entry.trained import in_one_line
 from lightning_ding.policy.load import read_checkpoint
+from lightning_ding.utils.run_facts import Facts, facts_of
 
 logger = logging.getLogger(__name__)
 CSV, EVENTS, HPARAMS = "metrics.csv", "events.out.tfevents.*", "hparams.yaml"

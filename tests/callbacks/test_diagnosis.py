@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from benchmarks.proofs import PROOFS
-from lightning_ding.callbacks.diagnosis import CHECKS, PAGE, Diagnosis, Facts, facts_of
+from lightning_ding.callbacks.diagnosis import CHECKS, PAGE, Diagnosis
 from lightning_ding.config import to_dict
 from lightning_ding.entry.doctor import HEALTHY
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.run_facts import Facts, facts_of
 
 ROOT = Path(__file__).parents[2]
 STORED: dict[str, dict[str, Any]] = json.loads((ROOT / "docs" / "results" / "vitals.json").read_text())
