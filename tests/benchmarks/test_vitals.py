@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import learn, vitals
 from lightning_ding.callbacks import metrics
-from lightning_ding.callbacks.diagnosis import Diagnosis, Facts
+from lightning_ding.callbacks.diagnosis import Diagnosis
+from lightning_ding.utils.run_facts import Facts
 
 
 @pytest.fixture(autouse=True)
