@@ -228,8 +228,8 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
 def build_for_trainer(policy: Any, action_selector: Any) -> None:
     """Build the network of a policy from the spaces of its Trainer's datamodule, and act in the Trainer's precision.
 
-    Without mixed precision, the probabilities of actions would be those of a slightly different network than the one
-    that learns.
+    In another precision, the probabilities of actions would be those of a slightly different network than the one that
+    learns.
 
     Raises:
         RuntimeError: If neither the config nor a datamodule provides the spaces.
