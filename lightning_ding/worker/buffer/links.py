@@ -115,7 +115,8 @@ class Links:
                 self._last_row[env_id[order.last]] = rows[order.last]
         slots, needed = freed, len(rows) if waiting is None else len(waiting)
         if len(freed) != needed:  # mostly the same ones are used again
-            self._give_back(freed)
+            if len(freed):
+                self._free = np.concatenate([self._free, freed])
             kept = max(0, len(self._free) - needed)
             slots, self._free = self._free[kept:], self._free[:kept]
             if more := needed - len(slots):
@@ -135,12 +136,12 @@ class Links:
             env_id: Env of each of them; None if they are not known.
         """
         links = self.link[rows]
-        is_slot = links >= self.capacity
-        slots = links[is_slot] if np.count_nonzero(is_slot) else NONE
+        slots = links[links >= self.capacity]
         for frames in self._releasing:
             frames.release(rows)
             frames.release(slots)
-        self._give_back(slots)
+        if len(slots):
+            self._free = np.concatenate([self._free, slots])
         if env_id is not None:
             gone = self._last_row[env_id] == rows
             if np.count_nonzero(gone):
@@ -164,7 +165,9 @@ class Links:
         """Link rows within the batch; return the indices of those without a following row."""
         before, after = order.before, order.after
         rows_before, rows_after = rows[before], rows[after]
-        follows = _equal(next_obs, before, obs, after)
+        follows = np.ones(len(before), dtype=bool)
+        for name, _ in self._frames:
+            follows &= _rows_equal(next_obs[name].take(before, 0), obs[name].take(after, 0))
         if self._episode_id is not None:
             follows &= self._episode_id[rows_before] == self._episode_id[rows_after]
         if np.count_nonzero(follows) == len(follows):
@@ -215,10 +218,6 @@ class Links:
                 return False
         return True
 
-    def _give_back(self, slots: Rows) -> None:
-        if len(slots):
-            self._free = np.concatenate([self._free, slots])
-
 
 def steps(env_id: NDArray[Any]) -> Iterator[slice]:
     """Yield consecutive parts of a batch that hold each env at most once."""
@@ -234,27 +233,14 @@ def steps(env_id: NDArray[Any]) -> Iterator[slice]:
     yield slice(start, len(env_id))
 
 
-def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
-    """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves, at least one."""
-    parts = [_rows_equal(column.take(left_rows, 0), right[name].take(right_rows, 0)) for name, column in left.items()]
-    equal = parts[0]
-    for part in parts[1:]:
-        equal &= part
-    return equal
-
-
 def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether arrays are equal along all axes but the first."""
-    equal = _all_of_row(np.asarray(left == right))
+    """Return whether arrays are equal along all axes but the first; NaN equals NaN."""
+    axes = tuple(range(1, left.ndim))
+    equal = np.asarray((left == right).all(axis=axes))
     if left.dtype.kind == "f" and np.count_nonzero(equal) < len(equal):
         others = (~equal).nonzero()[0]
         left, right = left.take(others, 0), right.take(others, 0)
         is_nan = np.asarray(left != left)
-        if np.count_nonzero(is_nan):  # NaN equals NaN here
-            equal[others] = _all_of_row(np.asarray((left == right) | is_nan & (right != right)))
+        if np.count_nonzero(is_nan):
+            equal[others] = ((left == right) | is_nan & (right != right)).all(axis=axes)
     return equal
-
-
-def _all_of_row(same: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether an array is true along all axes but the first."""
-    return same if same.ndim == 1 else np.asarray(same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim))))
