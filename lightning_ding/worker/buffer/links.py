@@ -63,7 +63,8 @@ class Links:
         self._key: tuple[str, bytes] | None = None  # type and envs of the last batch
         self._order = DISTINCT
         self._all: Rows = NONE  # indices of a batch in which every transition was announced
-        self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
+        self.last_row: Rows = np.full(0, -1, dtype=np.int64)
+        """The newest row of each env, -1 for none."""
         self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
 
     def order_of(self, env_id: NDArray[Any]) -> EnvOrder:
@@ -77,9 +78,9 @@ class Links:
             return self._order
         highest, lowest = int(env_id.max()), int(env_id.min())
         require(lowest >= 0, "env_id", ">= 0", lowest)
-        if highest >= len(self._last_row):
-            more = np.full(highest + 1 - len(self._last_row), -1, dtype=np.int64)
-            self._last_row = np.concatenate([self._last_row, more])
+        if highest >= len(self.last_row):
+            more = np.full(highest + 1 - len(self.last_row), -1, dtype=np.int64)
+            self.last_row = np.concatenate([self.last_row, more])
         self._key, self._order = key, DISTINCT
         if not (env_id[1:] > env_id[:-1]).all():
             order = np.argsort(env_id, kind="stable")
@@ -106,13 +107,13 @@ class Links:
             order = self.order_of(env_id)
             if order.is_distinct:
                 known, freed = self._link_to_newest(rows, env_id, obs)
-                self._last_row[env_id] = rows
+                self.last_row[env_id] = rows
             else:
                 waiting = self._link_within(rows, order, obs, next_obs)
                 some = {name: leaf.take(order.first, 0) for name, leaf in obs.items()}
                 known, freed = self._link_to_newest(rows[order.first], env_id[order.first], some)
                 known = order.first[known]
-                self._last_row[env_id[order.last]] = rows[order.last]
+                self.last_row[env_id[order.last]] = rows[order.last]
         slots, needed = freed, len(rows) if waiting is None else len(waiting)
         if len(freed) != needed:  # mostly the same ones are used again
             if len(freed):
@@ -143,22 +144,18 @@ class Links:
         if len(slots):
             self._free = np.concatenate([self._free, slots])
         if env_id is not None:
-            gone = self._last_row[env_id] == rows
+            gone = self.last_row[env_id] == rows
             if np.count_nonzero(gone):
-                self._last_row[env_id[gone]] = -1
-
-    def newest_rows(self) -> Rows:
-        """Return a copy of the newest row of each env, shape (N,), -1 for an env without one."""
-        return self._last_row.copy()
+                self.last_row[env_id[gone]] = -1
 
     def state(self, rows: int) -> Columns:
         """Return the arrays that ``load`` restores, for the number of rows in use."""
-        return {"link": self.link[:rows], "last_row": self._last_row, "free": self._free}
+        return {"link": self.link[:rows], "last_row": self.last_row, "free": self._free}
 
     def load(self, state: Mapping[str, NDArray[Any]], rows: int, fresh: int) -> None:
         """Restore what ``state`` returned, for the number of rows in use and the first slot that was never used."""
         self.link[:rows] = state["link"]
-        self._last_row, self._free = state["last_row"].copy(), state["free"].copy()
+        self.last_row, self._free = state["last_row"].copy(), state["free"].copy()
         self.fresh = fresh
 
     def _link_within(self, rows: Rows, order: EnvOrder, obs: Columns, next_obs: Columns) -> Rows:
@@ -184,7 +181,7 @@ class Links:
         Returns:
             Indices of the new rows that were announced, and the slots that announced them.
         """
-        newest = self._last_row[env_id]
+        newest = self.last_row[env_id]
         slots = self.link[newest]  # for an env without a row it is that of any row
         if self._all_follow(newest, slots, rows, obs):
             self.link[newest] = rows

@@ -167,7 +167,6 @@ class RingStorage:
         self._links = Links(self.capacity, self.frames, self.columns.get("episode_id"))
         self._is_stacked = bool(stacked)
         self._column_items = list(self.columns.items())
-        self._takes = [(name, column.take) for name, column in self._column_items]
         self._reads = [(name, f"next_{name}", frames.read) for name, frames in self.frames.items()]
         self._is_flat = "/" not in "".join((*self.columns, *self.frames))
         single = {name: column for name, column in self._column_items if column.size == self.capacity}
@@ -202,9 +201,9 @@ class RingStorage:
                 episodes.
         """
         flat: dict[str, Any] = {}
-        for name, take in self._takes:
+        for name, column in self._column_items:
             is_of_first = beginnings is not None and name in (STATE, IS_FIRST)
-            flat[name] = from_numpy(take(beginnings if is_of_first else rows, 0))
+            flat[name] = from_numpy(column.take(beginnings if is_of_first else rows, 0))
         last = rows
         if "reward" in flat:
             discount = np.empty(rows.shape, dtype=np.float32)
@@ -291,8 +290,8 @@ class RingStorage:
         return linked
 
     def newest_rows(self) -> Rows:
-        """Return a copy of the newest row of each env, -1 for an env without one."""
-        return self._links.newest_rows()
+        """Return a copy of the newest row of each env, shape (N,), -1 for an env without one."""
+        return self._links.last_row.copy()
 
     def terminated(self, rows: Rows) -> NDArray[np.bool_]:
         """Return whether the env terminated the episode at these rows; False if transitions do not say it."""

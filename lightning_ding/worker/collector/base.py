@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -399,5 +399,4 @@ def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
 
 def get_serial_collector_cls(cfg: Any) -> type[ISerialCollector]:
     """Return the class of the collector that ``cfg.type`` names; raise KeyError if it is missing or not registered."""
-    found: type[ISerialCollector] = get_class(SERIAL_COLLECTOR_REGISTRY, cfg)
-    return found
+    return cast("type[ISerialCollector]", get_class(SERIAL_COLLECTOR_REGISTRY, cfg))

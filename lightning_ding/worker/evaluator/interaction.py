@@ -81,8 +81,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     def should_render(self, envstep: int, train_iter: int) -> bool:
         """Return whether the config asks for a video of an evaluation made now; the call changes nothing."""
-        freq, now = self.config.render.render_freq, self._now(envstep, train_iter)
-        return freq > 0 and (self._last_video is None or now - self._last_video >= freq)
+        freq = self.config.render.render_freq
+        return freq > 0 and (self._last_video is None or self._now(envstep, train_iter) - self._last_video >= freq)
 
     def check_can_render(self) -> None:
         """Raise if a video could not be made or written.
