@@ -290,7 +290,7 @@ def info_statistics(info_keys: InfoKeys) -> dict[str, Statistic]:
 
 @dataclass
 class InfoCheck:
-    """What is known of the numbers that the env is asked for. The workers of a run on a rank share one."""
+    """The numbers of the infos that envs have given, and the missing ones. The workers of a run on a rank share one."""
 
     seen: set[str] = field(default_factory=set)
     """Names that a step has given a number for, which may be NaN."""

@@ -28,7 +28,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 OWN_PAGES = 1 << 17
-"""Bytes from which an array has pages of its own, which the system gets back as soon as the array is gone.
+"""Bytes from which an array has separate pages, which the system gets back as soon as the array is gone.
 
 The heap of glibc keeps freed arrays of up to 32 MB: after 12 runs with buffers it held 1.6 GB."""
 NO_RESERVE = 0x4000

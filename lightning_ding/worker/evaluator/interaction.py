@@ -251,7 +251,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     @override
     def close(self) -> None:
-        """Release env and policy. The owner of the env closes it."""
         super().close()
         self._video = None
 
@@ -262,7 +261,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self._last_video = state_dict["last_film"]
 
@@ -277,7 +275,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         monitor: VectorEvalMonitor | None,
         policy_kwargs: Mapping[str, Any],
     ) -> None:
-        """Run the episodes of a plan."""
         policy.reset()
         acts_on_reward = policy_of(policy).acts_on_reward
         infos: EpisodeInfos | None = None
