@@ -90,8 +90,8 @@ class EpisodeInfos:
             episodes: Number of the episodes that ended without a fault.
             lacking: Names for which one of them has no number.
         """
-        check, infos = self._check, [timestep.info.get("final_info"), timestep.info]
-        infos = [info for info in infos if isinstance(info, dict)]
+        check, both = self._check, (timestep.info.get("final_info"), timestep.info)
+        infos = [info for info in both if isinstance(info, dict)]
         names = sorted({name for info in infos for name in info if not name.startswith("_")} - INTERNAL)
         check.episodes += episodes
         for name in sorted(lacking - check.warned):

@@ -201,9 +201,9 @@ class RingStorage:
                 episodes.
         """
         flat: dict[str, Any] = {}
+        of_first = rows if beginnings is None else beginnings
         for name, column in self._column_items:
-            is_of_first = beginnings is not None and name in (STATE, IS_FIRST)
-            flat[name] = from_numpy(column.take(beginnings if is_of_first else rows, 0))
+            flat[name] = from_numpy(column.take(of_first if name in (STATE, IS_FIRST) else rows, 0))
         last = rows
         if "reward" in flat:
             discount = np.empty(rows.shape, dtype=np.float32)
