@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
+from lightning_ding.utils.private_api import apply_linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -58,7 +59,7 @@ class MLP(nn.Module):
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
         for number, layer in enumerate(self.layers):
-            x = layer(x)
+            x = apply_linear(layer, x)
             if number < self.activated_layers:
                 x = self.activate(x if norms is None else norms[number](x))
         return x

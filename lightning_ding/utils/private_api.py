@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
@@ -137,15 +138,28 @@ def has_forward_hooks(module: nn.Module) -> bool:
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a call of a layer does nothing but compute: its class is exactly ``kind``, and it has no hooks."""
     own = layer.__dict__
-    return not (
-        type(layer) is not kind
-        or has_forward_hooks(layer)
+    return type(layer) is kind and not (
+        own["_forward_pre_hooks"]
+        or own["_forward_hooks"]
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]
         or "forward" in own
         or "_compiled_call_impl" in own
         or any(HOOKS_OF_ALL)
     )
+
+
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return the output of a layer, without calling it if it is a plain ``nn.Linear``.
+
+    The weights of a pruned or spectrally normalised layer are computed by a hook, so it is called, as is a layer that
+    has replaced a linear one. With the call, W1 takes 3 % longer.
+    """
+    if is_plain(layer, nn.Linear):
+        weights = layer._parameters
+        if "weight" in weights and "bias" in weights:  # otherwise they are not parameters any more
+            return F.linear(x, weights["weight"], weights["bias"])  # type: ignore[arg-type]
+    return layer(x)  # type: ignore[no-any-return]
 
 
 def tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
