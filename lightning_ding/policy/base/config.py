@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lightning_ding.config import moved, require
-from lightning_ding.model.encoder import is_image
-from lightning_ding.model.features import is_described
+from lightning_ding.model.encoder import is_described, is_image
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.reward_model.config import RewardModelConfig
 from lightning_ding.utils.schedules import ScheduleConfig
