@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_ding.config import MARK
+from lightning_ding.policy.base.config import to_save
 from lightning_ding.policy.base.normaliser import OBS, REWARD
-from lightning_ding.policy.base.older_configs import to_save
 
 NETWORKS = ("model", "reward_model")
 """Sections of a config that describe networks; settings of other sections are named if these do not differ."""
