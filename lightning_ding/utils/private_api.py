@@ -93,16 +93,16 @@ UNSCALE: Any = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None
 _ONE = torch.ones(())
 
 
-def backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
+def backward(loss: Tensor, inputs: Sequence[Tensor]) -> None:
     """Accumulate the gradients of a loss, a scalar, in ``grad`` of some parameters.
 
     Networks that the loss passes through, but that are not trained, cost nothing. The engine is called without the
-    checks of ``loss.backward(inputs=parameters)``, which is used where it is missing: then W1 takes 5 % longer.
+    checks of ``loss.backward(inputs=inputs)``, which is used where it is missing: then W1 takes 5 % longer.
     """
     if ENGINE is None:
-        loss.backward(inputs=list(parameters))
+        loss.backward(inputs=list(inputs))
         return
-    ENGINE.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(parameters), True, accumulate_grad=True)
+    ENGINE.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(inputs), True, accumulate_grad=True)
 
 
 def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
