@@ -61,11 +61,12 @@ class InEvalMode:
     def __init__(self, model: nn.Module, where_it_matters: bool = False) -> None:
         self.model = model
         """The network."""
-        modules = [module for module in model.modules() if not where_it_matters or depends_on_mode(module)]
-        self.matters = bool(modules)
+        self._plain, self._others = list[nn.Module](), list[nn.Module]()
+        for module in model.modules():
+            if not where_it_matters or depends_on_mode(module):
+                (self._plain if type(module).train is nn.Module.train else self._others).append(module)
+        self.matters = bool(self._plain or self._others)
         """Whether there is a module to switch."""
-        self._plain = [module for module in modules if type(module).train is nn.Module.train]
-        self._others = [module for module in modules if type(module).train is not nn.Module.train]
         self._before: list[tuple[list[nn.Module], list[bool]]] = []  # of each entry: switched, and modes of the others
 
     @property

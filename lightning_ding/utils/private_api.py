@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
@@ -149,17 +148,16 @@ def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     )
 
 
-def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the output of a layer, without calling it if it is a plain ``nn.Linear``.
+def linear_weights(layer: nn.Module) -> tuple[Tensor, Tensor | None] | None:
+    """Return the weight and the bias of a plain ``nn.Linear``, which need not be called; None for all other layers.
 
     The weights of a pruned or spectrally normalised layer are computed by a hook, so it is called, as is a layer that
-    has replaced a linear one. With the call, W1 takes 3 % longer.
+    has replaced a linear one. If all are called, W1 takes 2 to 3 % longer.
     """
-    if is_plain(layer, nn.Linear):
-        weights = layer._parameters
-        if "weight" in weights and "bias" in weights:  # otherwise they are not parameters any more
-            return F.linear(x, weights["weight"], weights["bias"])  # type: ignore[arg-type]
-    return layer(x)  # type: ignore[no-any-return]
+    weights = layer._parameters
+    if not is_plain(layer, nn.Linear) or "weight" not in weights or "bias" not in weights:
+        return None  # without these keys, they are not parameters any more
+    return weights["weight"], weights["bias"]  # type: ignore[return-value]
 
 
 def tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
