@@ -15,7 +15,7 @@ from lightning_ding.utils.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
 CHANGED_BY: ContextVar[Callable[[Any, type], Any] | None] = ContextVar("CHANGED_BY", default=None)
-"""What changes the config of a policy that is made of a file, for its class; None for all others."""
+"""Function that changes the config of a policy of a class, set while policies are made of a file; otherwise None."""
 WITHOUT_SDE = moved(
     use_sde="ppo, a2c, sac, cql and tqc explore with state-dependent noise, and only with continuous actions",
 )

@@ -17,6 +17,7 @@ from easydict import EasyDict
 from gymnasium import spaces
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from lightning_ding.config import MARK, ConfigLike, read_only, resolve, to_dict
 from lightning_ding.model import create_model
@@ -422,7 +423,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         strict: bool | None = None,
         weights_only: bool | None = True,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Self:
         """Return the policy of a checkpoint, without importing or calling anything that the file names.
 
         The arguments are those of Lightning's method. Further arguments are those of the constructor, and replace those
@@ -436,7 +437,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         from lightning_ding.policy.base.saved_state import load_policy
 
         kwargs |= {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only}
-        return load_policy(super().load_from_checkpoint, checkpoint_path, map_location, **kwargs)
+        return cast(Self, load_policy(super().load_from_checkpoint, checkpoint_path, map_location, **kwargs))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters and the spaces (Lightning hook)."""
@@ -457,11 +458,12 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
+        state: dict[str, Any] = super().state_dict(*args, **kwargs)
         if self._hands_over:
             from lightning_ding.policy.base.saved_state import hand_over
 
-            return super().state_dict(*args, **kwargs) | hand_over(self)
-        return super().state_dict(*args, **kwargs)
+            state = state | hand_over(self)
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
