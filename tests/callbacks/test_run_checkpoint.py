@@ -134,11 +134,6 @@ def test_buffers_kept_in_no_known_way_are_refused(save_buffer: Any) -> None:
         RunCheckpoint(save_buffer=save_buffer)
 
 
-def test_keeping_no_checkpoint_is_refused() -> None:
-    with pytest.raises(ValueError, match="keep_last must be >= 1, got 0"):
-        RunCheckpoint(keep_last=0)
-
-
 class Twice(RunCheckpoint):
     """Saves twice each time, and notes what lies in its folder."""
 
@@ -270,6 +265,8 @@ def test_fast_dev_run_writes_no_run(make_trainer: MakeTrainer, small: Config, tm
     assert content(tmp_path) == []
 
 
-def test_saving_every_zero_epochs_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="keep_last must be >= 1, got 0"):
+        RunCheckpoint(keep_last=0)
     with pytest.raises(ValueError, match="every_n_epochs must be >= 1, got 0"):
         RunCheckpoint(every_n_epochs=0)

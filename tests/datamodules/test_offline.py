@@ -158,23 +158,14 @@ def test_data_that_do_not_fit_the_policy_are_refused(make_trainer: MakeTrainer) 
         make_trainer().fit(PPOPolicy(), OfflineDataModule(long_steps(), max_train_iter=5))
 
 
-def test_data_that_do_not_fit_the_env_are_refused(make_trainer: MakeTrainer) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
     datamodule = OfflineDataModule(long_steps(), "CartPole-v1", max_train_iter=5)
     with pytest.raises(ValueError, match=r"dataset's obs must be numbers for Box.* got .*shape \(2,\)"):
         make_trainer().fit(DQNPolicy(SMALL), datamodule)
-
-
-def test_minibatch_larger_than_the_data_set_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match=r"learn\.batch_size must be at most the 9 transitions"):
         make_trainer().fit(DQNPolicy(), OfflineDataModule(counting_steps(), max_train_iter=5))
-
-
-def test_priority_without_a_prioritised_buffer_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match="prioritised"):
         make_trainer().fit(DQNPolicy({**SMALL, "priority": True}), OfflineDataModule(long_steps(), max_train_iter=5))
-
-
-def test_limits_of_the_rate_are_refused(make_trainer: MakeTrainer) -> None:
     limited = {"type": "advanced", "thruput_controller": {"push_sample_rate_limit": {"min": 1.0}}}
     policy = DQNPolicy({**SMALL, "other": {"replay_buffer": limited}})
     with pytest.raises(ValueError, match="thruput_controller must be left at its default with a data set"):

@@ -315,11 +315,6 @@ def test_datamodule_creates_a_new_buffer_for_another_policy(make_trainer: MakeTr
     assert len(columns(datamodule)["reward"]) == 64
 
 
-def test_stop_value_without_validation_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
-    with pytest.raises(ValueError, match=r"stop_value=5\.0 needs evaluations"):
-        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", stop_value=5.0))
-
-
 def test_run_that_max_epochs_ends_is_evaluated_and_leaves_the_trainer_as_it_was(
     make_trainer: MakeTrainer, small: Config
 ) -> None:
@@ -504,9 +499,10 @@ def test_run_ends_with_the_error_of_an_env_unless_faults_are_dropped(make_traine
         make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule(partial(BreakingEnv, lengths=(5,))))
 
 
-def test_faults_of_a_native_vector_env_cannot_be_dropped(make_trainer: MakeTrainer, small: Config) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ValueError, match=r"stop_value=5\.0 needs evaluations"):
+        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", stop_value=5.0))
     policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
-
     with pytest.raises(
         ValueError, match=r'mode must be one of \(.sync., .async.\) if collect\.collector\.env_fault is "drop"'
     ):

@@ -72,13 +72,6 @@ def test_number_that_no_evaluated_episode_has_is_logged_as_nan(make_trainer: Mak
     assert "collect/broken" not in trainer.callback_metrics
 
 
-def test_run_with_a_misspelt_name_ends_in_an_error_that_names_the_others(
-    make_trainer: MakeTrainer, small: Config
-) -> None:
-    with pytest.raises(ValueError, match=r"one of \['broken', .*'wave'\], got 'waves'"):
-        make_trainer().fit(dqn(small), data(info_keys=["waves"], max_env_step=40))
-
-
 def test_number_that_was_seen_before_a_checkpoint_may_be_missing_afterwards(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
@@ -198,12 +191,6 @@ def test_lowest_value_stops_a_run_with_min(
     policy = dqn(small)
     make_trainer().fit(policy, data(monitor={"eval/wave": "min"}, stop_value=2.5, rounds_per_epoch=1))
     assert policy.progress.env_step == 8
-
-
-def test_unknown_monitor_ends_the_run_with_the_known_metrics(make_trainer: MakeTrainer, small: Config) -> None:
-    trainer = make_trainer(enable_checkpointing=True)
-    with pytest.raises(KeyError, match=r"monitor must be a logged metric, one of .*eval/wave.*, got 'eval/waves'"):
-        trainer.fit(dqn(small), data(monitor="eval/waves"))
 
 
 def test_metric_of_collecting_may_come_after_the_first_evaluation(
@@ -395,7 +382,12 @@ def test_trainer_with_another_interval_is_refused(
         make_trainer(**flags).fit(dqn(small), data(eval_every=8))
 
 
-def test_checkpoint_callback_with_another_interval_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ValueError, match=r"one of \['broken', .*'wave'\], got 'waves'"):
+        make_trainer().fit(dqn(small), data(info_keys=["waves"], max_env_step=40))
+    trainer = make_trainer(enable_checkpointing=True)
+    with pytest.raises(KeyError, match=r"monitor must be a logged metric, one of .*eval/wave.*, got 'eval/waves'"):
+        trainer.fit(dqn(small), data(monitor="eval/waves"))
     trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(every_n_epochs=2)])
     with pytest.raises(ValueError, match="every_n_epochs must be 1 with checkpoint_every=8, got 2"):
         trainer.fit(dqn(small), data(eval_every=8, checkpoint_every=8))

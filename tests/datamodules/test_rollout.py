@@ -191,14 +191,6 @@ def test_policy_that_learns_from_replay_is_refused(make_trainer: MakeTrainer, sm
         fit(make_trainer, DQNPolicy(small))
 
 
-def test_policy_that_learns_from_rollouts_is_refused_by_the_replay(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"one that learns from replay \(use RolloutDataModule for on-policy algorithms\), got 'PPOPolicy'",
-    ):
-        make_trainer().fit(ppo(), ReplayDataModule("CartPole-v1", max_env_step=10))
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -213,7 +205,12 @@ def test_amount_that_does_not_fit_the_collector_is_refused(config: Config, messa
         ppo({"collect": config})
 
 
-def test_collector_of_several_policies_is_refused(make_trainer: MakeTrainer) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"one that learns from replay \(use RolloutDataModule for on-policy algorithms\), got 'PPOPolicy'",
+    ):
+        make_trainer().fit(ppo(), ReplayDataModule("CartPole-v1", max_env_step=10))
     with pytest.raises(ValueError, match=r"type must be a collector for one policy.*sample_1v1"):
         fit(make_trainer, ppo({"collect": {"collector": {"type": "sample_1v1"}}}))
 

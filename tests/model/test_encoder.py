@@ -249,13 +249,6 @@ def test_features_of_images_that_are_not_activated_are_those_before_the_activati
     assert torch.equal(activated(images), linear(images).relu())
 
 
-def test_conv_encoder_refuses_a_kernel_that_is_too_large_and_names_what_to_change() -> None:
-    # 12 pixels, 3x3 with stride 2 leave 5
-    expected = r"encoder_kwargs.kernel_size must be <= 5 in convolution 2 of an axis of 12 pixels, or encoder_kwargs"
-    with pytest.raises(ValueError, match=expected):
-        ConvEncoder((12, 12, 1), channels=[8, 8], kernel_size=[3, 6], stride=[2, 1])
-
-
 @pytest.mark.parametrize("options", [{"kernel_size": [8, 4]}, {"stride": [4, 2]}, {"stride": [4, 2, 0]}])
 def test_conv_encoder_refuses_kernels_and_strides_that_do_not_match_its_channels(options: dict[str, Any]) -> None:
     (name,) = options
@@ -510,7 +503,10 @@ def test_users_encoder_that_passes_options_on_gets_all_of_them() -> None:
     assert create_encoder(2, "test_encoder_passing", factor=5.0)(torch.ones(1, 2)).tolist() == [[5.0, 5.0]]
 
 
-def test_create_encoder_lists_the_encoders_when_the_name_is_unknown() -> None:
+def test_mistakes_are_named() -> None:
+    expected = r"encoder_kwargs.kernel_size must be <= 5 in convolution 2 of an axis of 12 pixels, or encoder_kwargs"
+    with pytest.raises(ValueError, match=expected):
+        ConvEncoder((12, 12, 1), channels=[8, 8], kernel_size=[3, 6], stride=[2, 1])
     with pytest.raises(KeyError, match=r"no encoder is registered as 'cnov'; did you mean 'conv'\?"):
         create_encoder(2, "cnov")
 

@@ -99,11 +99,6 @@ def test_a_policy_takes_its_config_as_a_dataclass() -> None:
     assert DQNPolicy(config).config is config
 
 
-def test_an_unknown_config_key_raises_and_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'learn\.batchsize'; did you mean 'learn\.batch_size'\?"):
-        DQNPolicy({"learn": {"batchsize": 3}})
-
-
 @pytest.mark.parametrize("key", ["cuda", "multi_gpu", "bp_update_sync", "on_policy", "traj_len_inf"])
 def test_a_key_of_ding_that_has_moved_says_where_to(key: str) -> None:
     with pytest.raises(ValueError, match=f"config key '{key}' does not exist here: "):
@@ -141,16 +136,6 @@ def test_build_refuses_an_action_space_and_names_it(space: spaces.Space[Any]) ->
     assert f"got {space}" in str(error.value)
 
 
-def test_build_refuses_an_observation_space_and_names_it() -> None:
-    with pytest.raises(TypeError, match=r"the observation space must be .* got Text\("):
-        DQNPolicy().build(spaces.Text(7), ACTION_SPACE)
-
-
-def test_build_refuses_an_observation_of_another_shape_than_the_config_says(policy: DQNPolicy) -> None:
-    with pytest.raises(ValueError, match=r"model\.obs_shape is 4 in the config, but the env has 5"):
-        policy.build(spaces.Box(-1, 1, (5,)), ACTION_SPACE)
-
-
 def test_build_takes_a_size_for_a_board_of_as_many_fields() -> None:
     board = spaces.Dict({"observation": spaces.Box(-1, 1, (3, 3, 2)), "action_mask": spaces.MultiBinary(3)})
     shapes = {"obs_shape": {"observation": 18, "action_mask": 3}, "action_shape": 3}
@@ -162,20 +147,10 @@ def test_build_takes_a_size_for_a_board_of_as_many_fields() -> None:
         )
 
 
-def test_build_refuses_an_action_of_another_shape_than_the_config_says() -> None:
-    with pytest.raises(ValueError, match=r"model\.action_shape is 2 in the config, but the env has 3"):
-        DQNPolicy({"model": {"action_shape": 2}}).build(OBS_SPACE, ACTION_SPACE)
-
-
 @pytest.mark.parametrize("written", [4, [4], (4,)])
 def test_build_takes_a_size_and_a_shape_of_one_axis_for_the_same(written: Any) -> None:
     policy = DQNPolicy({"model": {"obs_shape": written}})
     assert policy.build(OBS_SPACE, ACTION_SPACE).is_built
-
-
-def test_an_unbuilt_policy_says_how_to_build_it() -> None:
-    with pytest.raises(RuntimeError, match=r"DQNPolicy has no spaces: .*call build\("):
-        DQNPolicy().eval_mode.forward(torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize("model", [{"type": "dqn"}, lambda obs: obs, nn.Linear])
@@ -230,7 +205,15 @@ def test_a_policy_that_only_collects_has_no_optimizer_and_no_target() -> None:
     assert (policy.configure_optimizers(), hasattr(policy, "target_model")) == (([], []), False)
 
 
-def test_a_policy_that_does_not_learn_says_so_when_asked_for_its_state() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"'learn\.batchsize'; did you mean 'learn\.batch_size'\?"):
+        DQNPolicy({"learn": {"batchsize": 3}})
+    with pytest.raises(TypeError, match=r"the observation space must be .* got Text\("):
+        DQNPolicy().build(spaces.Text(7), ACTION_SPACE)
+    with pytest.raises(ValueError, match=r"model\.action_shape is 2 in the config, but the env has 3"):
+        DQNPolicy({"model": {"action_shape": 2}}).build(OBS_SPACE, ACTION_SPACE)
+    with pytest.raises(RuntimeError, match=r"DQNPolicy has no spaces: .*call build\("):
+        DQNPolicy().eval_mode.forward(torch.zeros(2, 4))
     with pytest.raises(RuntimeError, match="the field 'learn' is not enabled"):
         make_policy(enable_field=["collect"]).learn_mode.state_dict()
 
@@ -479,16 +462,6 @@ def test_an_attribute_that_was_set_is_the_one_got_in_every_mode(policy: DQNPolic
     assert policy.eval_mode.get_attribute("temperature") == 0.5
 
 
-def test_an_unknown_attribute_is_named(policy: DQNPolicy) -> None:
-    with pytest.raises(NotImplementedError, match="DQNPolicy has no attribute 'temperature' for workers"):
-        policy.collect_mode.get_attribute("temperature")
-
-
-def test_an_attribute_that_comes_from_the_config_cannot_be_set_and_is_named(policy: DQNPolicy) -> None:
-    with pytest.raises(AttributeError, match="'n_sample' is computed by DQNPolicy; change its config instead"):
-        policy.collect_mode.set_attribute("n_sample", 3)
-
-
 # States
 
 
@@ -534,7 +507,13 @@ def test_a_checkpoint_carries_the_counters(policy: DQNPolicy) -> None:
     assert restored.progress.env_step == 17
 
 
-def test_a_checkpoint_without_counters_is_refused(policy: DQNPolicy) -> None:
+def test_other_mistakes_are_named(policy: DQNPolicy) -> None:
+    with pytest.raises(ValueError, match=r"model\.obs_shape is 4 in the config, but the env has 5"):
+        policy.build(spaces.Box(-1, 1, (5,)), ACTION_SPACE)
+    with pytest.raises(NotImplementedError, match="DQNPolicy has no attribute 'temperature' for workers"):
+        policy.collect_mode.get_attribute("temperature")
+    with pytest.raises(AttributeError, match="'n_sample' is computed by DQNPolicy; change its config instead"):
+        policy.collect_mode.set_attribute("n_sample", 3)
     with pytest.raises(KeyError, match="the checkpoint contains no 'progress'"):
         policy.on_load_checkpoint({"state_dict": {}})
 

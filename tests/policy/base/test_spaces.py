@@ -121,11 +121,6 @@ def test_discrete_action_refuses_other_spaces_and_names_policy_and_space(space: 
     assert str(error.value).endswith(f"got {space}")
 
 
-def test_discrete_action_says_what_to_use_for_a_box_of_integers() -> None:
-    with pytest.raises(TypeError, match="use a MultiDiscrete in place of a Box of integers"):
-        discrete_action(spaces.Box(0, 3, (2,), np.int32), "dqn")
-
-
 def test_continuous_action_tells_integers_and_their_bounds() -> None:
     real = {"action_shape": 1, "action_low": [-2.0], "action_high": [0.5], "action_integer": False}
     whole = {"action_shape": 2, "action_low": [-3.0] * 2, "action_high": [5.0] * 2, "action_integer": True}
@@ -154,7 +149,9 @@ def test_continuous_action_refuses_spaces_that_are_not_vectors(space: spaces.Spa
         continuous_action(space, "sac")
 
 
-def test_discrete_action_names_the_policies_for_a_box() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TypeError, match="use a MultiDiscrete in place of a Box of integers"):
+        discrete_action(spaces.Box(0, 3, (2,), np.int32), "dqn")
     with pytest.raises(
         TypeError, match=r"dqn needs a Discrete action space.*; ppo, a2c, pg, ddpg, td3 and sac take a Box"
     ):

@@ -124,18 +124,6 @@ def test_load_data_refuses_another_programs_file(tmp_path: Path) -> None:
         buffer_of(5).load_data(tmp_path / "model.safetensors")
 
 
-def test_load_data_refuses_what_is_no_such_file_at_all(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no buffer")
-
-    with pytest.raises(ValueError, match=r"file must be one that save_data wrote, got .*notes\.txt"):
-        buffer_of(5).load_data(tmp_path / "notes.txt")
-
-
-def test_load_data_says_that_there_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        buffer_of(5).load_data(tmp_path / "missing.safetensors")
-
-
 @pytest.fixture
 def hurried_threads() -> Iterator[None]:
     """Let threads take turns as often as Python can."""
@@ -252,11 +240,13 @@ def test_used_data_is_what_was_overwritten_or_cleared_each_once() -> None:
     assert buffer.pop_used_data().tolist() == []
 
 
-def test_used_data_needs_ids_to_track() -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no buffer")
+    with pytest.raises(ValueError, match=r"file must be one that save_data wrote, got .*notes\.txt"):
+        buffer_of(5).load_data(tmp_path / "notes.txt")
+    with pytest.raises(FileNotFoundError):
+        buffer_of(5).load_data(tmp_path / "missing.safetensors")
     with pytest.raises(ValueError, match="data must be transitions with a data_id to track, got"):
         NaiveReplayBuffer({"enable_track_used_data": True}).push(steps(0, 1))
-
-
-def test_used_data_is_not_there_unless_it_is_tracked() -> None:
     with pytest.raises(ValueError, match="enable_track_used_data must be True for pop_used_data, got False"):
         filled(3).pop_used_data()

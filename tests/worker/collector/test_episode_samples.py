@@ -78,14 +78,10 @@ def test_reward_shaping_comes_before_the_training_samples() -> None:
     assert data["return"].tolist() == [1] + [203] * 2 + [606] * 3
 
 
-def test_reward_shaping_needs_a_method_of_the_env() -> None:
+def test_mistakes_are_named() -> None:
     with pytest.raises(TypeError, match=r"env must have a method reward_shaping\(env_id, episode\), got SyncVectorEnv"):
         collector_of(envs(), reward_shaping=True)
-
-
-def test_reward_shaping_must_return_the_episode() -> None:
     env = shaping_envs()
     env.answer = None
-
     with pytest.raises(TypeError, match=r"env\.reward_shaping must return the episode, got NoneType"):
         collect(collector_of(env, reward_shaping=True), 1)

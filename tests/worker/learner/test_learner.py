@@ -108,16 +108,6 @@ def test_train_refuses_an_output_that_is_no_report(output: Any) -> None:
         learner_of(FakePolicy(output)).train([])
 
 
-def test_train_needs_a_policy() -> None:
-    with pytest.raises(RuntimeError, match="the learner needs a policy: pass it to the constructor, or set"):
-        learner_of(None).train([])
-
-
-def test_learner_refuses_objects_that_are_not_policies() -> None:
-    with pytest.raises(TypeError, match="policy must be a policy or its learn mode, got int"):
-        BaseLearner(policy=3)
-
-
 def test_updates_of_a_list_of_reports_are_counted_before_the_hooks_run() -> None:
     notes: list[int] = []
     reports = [[{"total_loss": 1.0}] * 3, {"total_loss": 1.0}]
@@ -268,11 +258,6 @@ def test_priorities_are_those_of_the_last_of_several_updates() -> None:
     assert learner.priority_info == {}
 
 
-def test_priorities_of_another_number_than_the_batch_are_refused() -> None:
-    with pytest.raises(ValueError, match="priority must have one entry for each of 3 transitions, got 2"):
-        learner_of(FakePolicy({"priority": [1.0, 2.0]})).train([{}, {}, {}])
-
-
 def test_learn_info_says_how_far_the_learner_is() -> None:
     learner = learner_of(FakePolicy({"priority": [1.0]}))
     learner.train([{}])
@@ -290,16 +275,6 @@ def test_call_hook_goes_by_priority() -> None:
     learner_of(policy_of(), *hooks).call_hook("before_run")
 
     assert notes == [10, 20, 30]
-
-
-def test_call_hook_refuses_an_unknown_position() -> None:
-    with pytest.raises(ValueError, match=r"position must be one of before_run, .* got 'before_epoch'"):
-        learner_of(policy_of()).call_hook("before_epoch")
-
-
-def test_register_hook_refuses_other_types() -> None:
-    with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
-        learner_of(policy_of()).register_hook(Callback())  # type: ignore[arg-type]
 
 
 def test_learner_averages_over_ranks_if_there_are_several(two_ranks: list[dict[str, Any]]) -> None:
@@ -402,6 +377,16 @@ def test_create_learner_makes_the_base_if_nothing_is_said() -> None:
     assert (learner.config.train_iterations, learner.exp_name) == (3, "exp")
 
 
-def test_create_learner_lists_the_types_there_are() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(RuntimeError, match="the learner needs a policy: pass it to the constructor, or set"):
+        learner_of(None).train([])
+    with pytest.raises(TypeError, match="policy must be a policy or its learn mode, got int"):
+        BaseLearner(policy=3)
+    with pytest.raises(ValueError, match="priority must have one entry for each of 3 transitions, got 2"):
+        learner_of(FakePolicy({"priority": [1.0, 2.0]})).train([{}, {}, {}])
+    with pytest.raises(ValueError, match=r"position must be one of before_run, .* got 'before_epoch'"):
+        learner_of(policy_of()).call_hook("before_epoch")
+    with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
+        learner_of(policy_of()).register_hook(Callback())  # type: ignore[arg-type]
     with pytest.raises(KeyError, match=r"no learner is registered as 'bass'; did you mean 'base'\? Registered: base"):
         create_learner({"type": "bass"})
