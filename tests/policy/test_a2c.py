@@ -12,26 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from lightning_ding.policy import A2CPolicy
+from tests.policy.tables import ActorCriticTable
 
+PROBABILITY = [[0.25, 0.75], [0.5, 0.5]]
 POLICY_LOSS = -(2 * math.log(0.75) - math.log(0.5)) / 2
 ENTROPY = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75) + math.log(0.5)) / 2
 Config = dict[str, Any]
-
-
-class TableNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.logit = nn.Parameter(torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log())
-        self.value = nn.Parameter(torch.tensor([1.0, 3.0]))
-
-    def compute_critic(self, obs: Tensor) -> Config:
-        return {"value": self.value[obs.long()]}
-
-    def compute_actor_critic(self, obs: Tensor) -> Config:
-        return {"logit": self.logit[obs.long()], **self.compute_critic(obs)}
 
 
 def make_batch() -> Any:
@@ -54,7 +42,7 @@ def make_batch() -> Any:
     ],
 )
 def test_loss_is_the_sum_of_its_weighed_parts(learn: Config, expected: float) -> None:
-    loss, report = A2CPolicy({"learn": learn}, model=TableNet()).loss(make_batch())
+    loss, report = A2CPolicy({"learn": learn}, model=ActorCriticTable(PROBABILITY, [1.0, 3.0])).loss(make_batch())
     assert loss.item() == pytest.approx(expected, rel=1e-6)
     parts = {"total_loss": expected, "policy_loss": POLICY_LOSS, "value_loss": 2.5, "entropy_loss": ENTROPY}
     assert {name: value.item() for name, value in report.items()} == pytest.approx(parts, rel=1e-6)
@@ -62,14 +50,16 @@ def test_loss_is_the_sum_of_its_weighed_parts(learn: Config, expected: float) ->
 
 
 def test_no_gradient_flows_through_advantages_and_old_values() -> None:
-    policy, batch = A2CPolicy(model=TableNet()), make_batch()
+    policy, batch = A2CPolicy(model=ActorCriticTable(PROBABILITY, [1.0, 3.0])), make_batch()
     batch["advantage"].requires_grad_()
     policy.loss(batch)[0].backward()
     assert batch["advantage"].grad is None
 
 
 def test_rollout_is_passed_over_once() -> None:
-    policy = A2CPolicy({"learn": {"batch_size": 1, "learning_rate": 1e-3}}, model=TableNet())
+    policy = A2CPolicy(
+        {"learn": {"batch_size": 1, "learning_rate": 1e-3}}, model=ActorCriticTable(PROBABILITY, [1.0, 3.0])
+    )
     flags = torch.tensor([False, True])
     ids = {"env_id": torch.zeros(2).long(), "episode_id": torch.zeros(2).long(), "log_prob": torch.zeros(2)}
     steps = {"obs": torch.tensor([0.0, 1.0]), "next_obs": torch.tensor([1.0, 0.0]), "action": torch.tensor([1, 0])}

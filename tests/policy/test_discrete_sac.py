@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.policy import DiscreteSACPolicy, create_policy
+from tests.policy import tables
 
 LOG_3 = math.log(3)
 NEXT_VALUE = 0.25 * (1 + 0.5 * math.log(4)) + 0.75 * (2 - 0.5 * math.log(0.75))
@@ -56,15 +57,7 @@ def make_policy(**learn: Any) -> Any:
 
 
 def make_batch(policy: Any, **changes: Any) -> dict[str, Any]:
-    batch = {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([1, 0]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-    }
-    prepared: dict[str, Any] = policy.prepare(batch | changes)
+    prepared: dict[str, Any] = policy.prepare(tables.make_batch(**{"action": torch.tensor([1, 0]), **changes}))
     return prepared
 
 

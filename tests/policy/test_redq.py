@@ -12,34 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding.policy import REDQPolicy
+from tests.policy.tables import TinyActor
 
 DROQ: dict[str, Any] = {"ensemble_num": 2, "critic_dropout": 0.25, "critic_layer_norm": True}
 ACTION = math.tanh(0.5)
 LOG_PROB = -0.125 - 0.5 * math.log(2 * math.pi) - math.log(1 - ACTION**2)
 
 
-class Weights(nn.Module):
-    """Parameters that are the output."""
-
-    def __init__(self, values: list[float]) -> None:
-        super().__init__()
-        self.values = nn.Parameter(torch.tensor(values))
-
-
-class TinyEnsemble(nn.Module):
+class TinyEnsemble(TinyActor):
     """The network of the docstring above."""
-
-    def __init__(self, critics: list[float]) -> None:
-        super().__init__()
-        self.actor, self.critic = Weights([0.0, 0.0]), Weights(critics)
-
-    def compute_actor(self, obs: Tensor) -> dict[str, Tensor]:
-        values = self.actor.values.expand(len(obs), -1)
-        return {"mu": values[:, :1], "log_sigma": values[:, 1:]}
 
     def compute_critic(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> dict[str, Tensor]:
         weights = self.critic.values if members is None else self.critic.values[members]
