@@ -468,23 +468,6 @@ def test_close_leaves_the_env_open() -> None:
         collector.collect(1)
 
 
-def test_default_config_names_the_keys_that_do_something() -> None:
-    common = {"type", "import_names", "cfg_type", "collect_print_freq", "env_fault"}
-    common |= {"deepcopy_obs", "transform_obs"}
-
-    assert set(BattleSampleSerialCollector.default_config()) == common
-    assert set(BattleEpisodeSerialCollector.default_config()) == {*common, "get_train_sample"}
-    assert BattleSampleSerialCollector.default_config().type == "sample_1v1"
-    assert BattleEpisodeSerialCollector.default_config().type == "episode_1v1"
-
-
-def test_key_of_another_collector_is_refused() -> None:
-    with pytest.raises(ValueError, match="'get_train_sample' does nothing in BattleSampleSerialCollector"):
-        BattleSampleSerialCollector({"get_train_sample": True})
-    with pytest.raises(ValueError, match="'reward_shaping' does nothing in BattleEpisodeSerialCollector"):
-        BattleEpisodeSerialCollector({"reward_shaping": True})
-
-
 @pytest.mark.parametrize(("name", "kind"), [("sample_1v1", KINDS[0]), ("episode_1v1", KINDS[1])])
 def test_collectors_are_made_by_name(name: str, kind: type) -> None:
     env = relay_env()

@@ -16,7 +16,7 @@ def test_collect_joins_what_the_policy_makes_of_each_episode() -> None:
 
     data = collect(collector_of(envs(), policy, get_train_sample=True), 3)
 
-    assert [len(episode["reward"]) for episode in policy.given] == [1, 9, 5]
+    assert [len(episode["reward"]) for episode in policy.handed_over] == [1, 9, 5]
     assert data["obs"].tolist() == [[i, 0, t] for i, length in enumerate((1, 9, 5)) for t in range(length)]
     assert data["return"].tolist() == [1.0] + [45.0] * 9 + [15.0] * 5
 
@@ -26,7 +26,7 @@ def test_collect_leaves_the_policy_out_of_it_if_asked_for_episodes() -> None:
 
     episodes = collect(collector_of(envs(), policy), 3)
 
-    assert policy.given == []
+    assert policy.handed_over == []
     assert [len(episode["reward"]) for episode in episodes] == [1, 9, 5]
 
 

@@ -374,24 +374,12 @@ def test_env_of_a_metric_evaluator_is_data_and_a_metric(env: Any, got: str) -> N
         MetricSerialEvaluator(env=env)
 
 
-@pytest.mark.parametrize(("name", "value"), [("n_episode", 3), ("figure_path", "x"), ("render", {"render_freq": 5})])
-def test_metric_evaluator_refuses_keys_that_do_nothing_in_it(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"config key '{name}' does nothing in MetricSerialEvaluator"):
-        MetricSerialEvaluator({name: value})
-
-
 @pytest.mark.parametrize("evaluator", [MetricSerialEvaluator, BattleInteractionSerialEvaluator])
 def test_some_defaults_of_a_nested_key_of_another_evaluator_are_accepted(evaluator: Any) -> None:
     for given in ({}, {"mode": "train_iter"}):
         assert evaluator.resolve_config({"render": given}) == EvaluatorConfig()
     with pytest.raises(TypeError, match=r"'render.render_freq' must be int, got str: 'often'"):
         evaluator.resolve_config({"render": {"render_freq": "often"}})
-
-
-def test_metric_evaluator_works_with_its_default_config() -> None:
-    evaluator = MetricSerialEvaluator(MetricSerialEvaluator.default_config(), (loader(), Accuracy()), DOUBLE)
-
-    assert evaluator.eval(train_iter=1) == (False, {"accuracy": 100.0})
 
 
 def test_data_of_a_distributed_sampler_is_taken_as_it_comes() -> None:
@@ -403,15 +391,6 @@ def test_data_of_a_distributed_sampler_is_taken_as_it_comes() -> None:
     errors = [evaluator_of(MeanAbsoluteError(), share).run()["MeanAbsoluteError"] for share in shares]
 
     assert errors == pytest.approx([20.0, 40 / 3])  # x = 0, 2, 4 and x = 1, 3 and, to make up the number, 0
-
-
-def test_create_serial_evaluator_makes_a_metric_evaluator() -> None:
-    cfg = {"type": "metric", "eval_freq": 7}
-    evaluator = create_serial_evaluator(cfg, env=(loader(), Accuracy()), policy=DOUBLE)
-
-    assert isinstance(evaluator, MetricSerialEvaluator)
-    assert evaluator.config.eval_freq == 7
-    assert cfg == {"type": "metric", "eval_freq": 7}
 
 
 def test_metric_evaluator_takes_the_eval_mode_of_a_whole_policy() -> None:
