@@ -13,7 +13,8 @@ import pytest
 
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Periodic
-from tests.distributed.coordinator.coordinating import Run, Worker, config, transitions
+from lightning_ding.distributed.coordinator.sample_ratio import LONGEST, SHORTEST, PollInterval
+from tests.distributed.coordinator.coordinating import Clock, Run, Worker, config, transitions
 
 DEADLINE = 60.0
 
@@ -149,3 +150,18 @@ def test_only_the_time_of_the_function_makes_its_calls_rarer() -> None:
     assert time.monotonic() - began < 4.0  # a pause that counted the 0.2 s would alone be 4 s
     assert calls[:6] == ["save", "delete"] * 3
     thread.stop()
+
+
+def test_the_wait_is_a_share_of_the_mean_interval_within_bounds() -> None:
+    clock = Clock()
+    pace = PollInterval(clock)
+    assert pace.wait(0.5) == SHORTEST
+    for clock.now in (1.0, 1.04, 1.08):
+        pace.note()
+    assert pace.wait(0.5) == pytest.approx(0.02)
+    clock.now += 0.09
+    pace.note()
+    assert pace.wait(1.0) == pytest.approx(0.05)  # 0.04 + 0.2 * (0.09 - 0.04)
+    clock.now += 1000
+    pace.note()
+    assert pace.wait(1.0) == LONGEST
