@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,10 +10,8 @@ from lightning.pytorch import Callback
 from lightning_ding.callbacks import Limits, StopAtEnvStep, StopAtReturn, StopAtTrainIter
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
-
-MakeTrainer = Callable[..., Trainer]
-
 
 Config = dict[str, Any]
 

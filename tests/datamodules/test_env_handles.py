@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.levels import LevelEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

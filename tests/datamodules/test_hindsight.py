@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -11,17 +11,16 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from lightning import Trainer
 from numpy.typing import NDArray
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.envs.bit_flip import BitFlipEnv
 from lightning_ding.policy import create_policy
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.datasets import counting_steps
 from tests.toys.goals import ReachEnv
 
-MakeTrainer = Callable[..., Trainer]
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 SMALL: dict[str, Any] = {
     "random_collect_size": 16,

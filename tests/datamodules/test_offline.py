@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from lightning import Trainer
 
 from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataModule
 from lightning_ding.policy import DQNPolicy, PPOPolicy, SACPolicy
+from tests.conftest import MakeTrainer
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps, target_steps
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SCRIPT = Path(__file__).with_name("offline_ranks_script.py")
 SMALL: Config = {

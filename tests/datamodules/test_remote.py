@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, Remot
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.trainer_setup import Stream
 from lightning_ding.policy import DQNPolicy, DTPolicy, IMPALAPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 DEADLINE = 30.0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,9 +19,9 @@ from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.base.trainer import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker import NaiveReplayBuffer, SampleSerialCollector
+from tests.conftest import MakeTrainer
 from tests.toys.envs import BreakingEnv, ChainEnv, CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

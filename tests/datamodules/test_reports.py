@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, Roll
 from lightning_ding.datamodules.run_envs import Evaluation
 from lightning_ding.entry.evaluate import as_text, evaluate
 from lightning_ding.policy import CQLPolicy, DQNPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.info_env import InfoEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 KEYS = {"wave": "sum", "laps": "last"}
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SMALL: Config = {
     "model": {"encoder_hidden_size_list": [8]},

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from lightning import Trainer
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule, resume
 from lightning_ding.datamodules.run_envs import FIXED
@@ -18,8 +16,6 @@ from lightning_ding.policy import DQNPolicy
 from tests.conftest import MakeTrainer
 from tests.toys.datasets import counting_steps
 from tests.toys.envs import CountingEnv
-
-MakeTrainer = Callable[..., Trainer]
 
 
 class Wide(gym.Env[Any, Any]):

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-from tests.datamodules.test_two_ranks import checkpoint_of, train_on_two_ranks
-from tests.datamodules.two_ranks_script import CONFIG, SEED
+from tests.conftest import MakeTrainer
+from tests.datamodules.two_ranks_script import CONFIG
 from tests.processes import run_ranks_of_lightning
 
-MakeTrainer = Callable[..., Trainer]
 Reports = list[dict[str, Any]]
 
 SCRIPT = Path(__file__).with_name("two_ranks_script.py")

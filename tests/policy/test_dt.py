@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning import Trainer
 from torch.testing import assert_close
 
 from lightning_ding import nested
@@ -20,11 +18,11 @@ from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataMod
 from lightning_ding.model.decision_transformer import CausalBlock, DecisionTransformer
 from lightning_ding.policy import DQNPolicy, DTPolicy
 from lightning_ding.policy.dt import Contexts
+from tests.conftest import MakeTrainer
 from tests.envs.any_spaces import AnySpaces
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SCRIPT = Path(__file__).with_name("dt_ranks_script.py")
 SHAPES: Config = {"obs_shape": 2, "action_shape": 2, "action_space": "discrete", "encoder_hidden_size_list": [8]}

@@ -9,20 +9,18 @@ test_vtrace.py: targets 2.25 and 2.5, advantages 1.25 and 0.5.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch.testing import assert_close
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import IMPALAPolicy
+from tests.conftest import MakeTrainer
 from tests.policy.tables import ActorCriticTable
 
 Config = dict[str, Any]
-MakeTrainer = Callable[..., Trainer]
 PROBABILITY = [[0.25, 0.75], [0.5, 0.5], [0.5, 0.5]]
 POLICY_LOSS = -(math.log(0.75) * 1.25 + math.log(0.5) * 0.5) / 2
 VALUE_LOSS = (1.25**2 + 0.5**2) / 2

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.policy import REDQPolicy, RLPDPolicy
 from tests.algorithms.table import random_episodes
+from tests.conftest import MakeTrainer
 from tests.policy.tables import TinyActor
-from tests.policy.test_redq import ACTION, LOG_PROB, TinyEnsemble, without_noise
 
 DROQ: dict[str, Any] = {"ensemble_num": 2, "critic_dropout": 0.25, "critic_layer_norm": True}
 ACTION = math.tanh(0.5)
@@ -162,9 +161,6 @@ def test_compiled_updates_leave_out_the_units_of_eager_ones(caplog: pytest.LogCa
 def test_a_value_that_is_out_of_its_range_is_refused(cfg: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         REDQPolicy(cfg)
-
-
-MakeTrainer = Callable[..., Trainer]
 
 
 @pytest.mark.parametrize(("with_q_entropy", "bonus"), [(True, 0.25 * LOG_PROB), (False, 0.0)])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -16,8 +14,8 @@ from lightning_ding.policy import DQNPolicy, create_policy
 from lightning_ding.policy.base import compile as compiled_module
 from lightning_ding.policy.base.compile import Compiler
 from lightning_ding.utils import private_api
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 DISCRETE: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
 

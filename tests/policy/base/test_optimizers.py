@@ -23,8 +23,8 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, SACPolicy
 from lightning_ding.policy.base.optimizers import read_configuration
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 Configure = Callable[[Any], Any]
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from lightning.pytorch import Callback
 from torch.utils.data import DataLoader
 
 from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseLearner, create_learner
 from lightning_ding.worker.config import LearnerConfig
+from tests.conftest import MakeTrainer
 from tests.worker.learner.toy_policy import (
     BATCH_SIZE,
     FakePolicy,
@@ -29,8 +28,6 @@ from tests.worker.learner.toy_policy import (
     saved_in,
     weights,
 )
-
-MakeTrainer = Callable[..., Trainer]
 
 
 def test_training_by_hand_gives_bit_identical_weights_to_a_trainer_over_the_same_batches(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +28,9 @@ from lightning_ding.worker import (
 )
 from lightning_ding.worker.learner import LoadCkptHook, LogReduceHook, LogShowHook, SaveCkptHook
 from lightning_ding.worker.learner.hooks import engine_of
+from tests.conftest import MakeTrainer
 from tests.worker.learner.toy_hooks import POSITIONS, NoteHook, hook, names
 
-MakeTrainer = Callable[..., Trainer]
 Reports = list[dict[str, Any]]
 
 
