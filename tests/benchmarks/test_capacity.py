@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from benchmarks.simulated import ROWS, PlainChannel, put_block
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Message, Refusal
-from tests.processes import start
+from tests.processes import start, wait_for
 
 TOKEN = "0123456789abcdef"
 
@@ -157,11 +156,11 @@ def test_run_does_not_outlive_a_benchmark_that_is_killed(tmp_path: Path) -> None
     family: list[int] = []
     with start(["-m", "benchmarks.distributed", *options]) as benchmark:
         try:
-            _wait_until(lambda: len(descendants(benchmark.pid)) >= 3)  # itself once more, the run, its coordinator
+            wait_for(lambda: len(descendants(benchmark.pid)) >= 3)  # itself once more, the run, its coordinator
             family = descendants(benchmark.pid)
             benchmark.kill()
 
-            _wait_until(lambda: not any(map(_is_alive, family)))
+            wait_for(lambda: not any(map(_is_alive, family)))
         finally:
             for pid in [benchmark.pid, *family]:
                 with suppress(ProcessLookupError):
@@ -172,10 +171,3 @@ def _is_alive(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

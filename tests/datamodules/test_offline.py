@@ -231,7 +231,7 @@ def test_resuming_with_another_data_set_is_refused(make_trainer: MakeTrainer, tm
 
 
 def test_two_ranks_draw_different_minibatches_and_keep_the_same_weights(tmp_path: Path) -> None:
-    run_ranks_of_lightning(SCRIPT, tmp_path)
+    run_ranks_of_lightning(SCRIPT, tmp_path, "dqn")
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert not torch.equal(one["rows"], other["rows"])
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())
