@@ -221,37 +221,30 @@ def test_storage_stops_at_a_step_whose_follower_is_not_there_yet() -> None:
     assert (after["reward"].tolist(), after["discount"].tolist()) == ([2, 4], [0.25, 0.25])  # 1 + 2/2; 2 + 4/2
 
 
-def test_storage_does_not_follow_into_another_env() -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (episode([1], "running"), episode([100], "running", env_id=1, start=1)),  # begins with what env 0 announced
+        (episode([1], "truncated"), episode([100], "running", start=1)),  # the next episode begins where this ended
+    ],
+)
+def test_storage_does_not_follow_into_another_env_or_episode(first: dict[str, Any], second: dict[str, Any]) -> None:
     storage = RingStorage(10)
-    storage.push(episode([1], "running", env_id=0))
-    storage.push(episode([100], "running", env_id=1, start=1))  # begins with the observation that env 0 announced
-
-    assert storage.gather(np.array([0]), n_step=2, discount_factor=1.0)["reward"].tolist() == [1]
-
-
-def test_storage_does_not_follow_into_the_next_episode_even_if_it_begins_where_the_last_ended() -> None:
-    storage = RingStorage(10)
-    storage.push(episode([1], "truncated"))
-    storage.push(episode([100], "running", start=1))
+    storage.push(first)
+    storage.push(second)
 
     assert storage.gather(np.array([0]), n_step=2, discount_factor=1.0)["reward"].tolist() == [1]
 
 
 def test_storage_gathers_rows_of_any_shape() -> None:
     storage = RingStorage(10)
-    storage.push(episode([1, 2, 4, 8], "terminated"))
+    storage.push(episode([1, 2, 4, 8], "terminated") | {"action": np.arange(4)})
 
     got = storage.gather(np.array([[0, 1, 2], [3, 3, 0]]), n_step=2, discount_factor=0.5)
 
     assert got["reward"].tolist() == [[2, 4, 8], [8, 8, 2]]  # 1 + 2/2, 2 + 4/2, 4 + 8/2, 8
     assert got["next_obs"][..., 0].tolist() == [[2, 3, 4], [4, 4, 2]]
-
-
-def test_storage_returns_columns_of_the_first_step_with_a_window() -> None:
-    storage = RingStorage(10)
-    storage.push(episode([1, 2], "running") | {"action": np.array([7, 8])})
-
-    assert storage.gather(np.array([0]), n_step=2, discount_factor=1.0)["action"].tolist() == [7]
+    assert got["action"].tolist() == [[0, 1, 2], [3, 3, 0]]  # of the first step of a window
 
 
 def test_storage_keeps_nested_observations_together() -> None:
