@@ -17,14 +17,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_ding import policy as policies
-from lightning_ding.policy import (
-    CommandModePolicy,
-    DQNConfig,
-    DQNPolicy,
-    Policy,
-    PPOPolicy,
-    QLearningPolicy,
-)
+from lightning_ding.policy import CommandModePolicy, DQNConfig, DQNPolicy, Policy, PPOPolicy, QLearningPolicy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from tests.policy.base.small_dqn import CFG, make_batch, make_policy, weights

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.worker import (
-    AdvancedReplayBuffer,
-    EpisodeReplayBuffer,
-    NaiveReplayBuffer,
-    SequenceReplayBuffer,
-)
+from lightning_ding.worker import AdvancedReplayBuffer, EpisodeReplayBuffer, NaiveReplayBuffer, SequenceReplayBuffer
 
 KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer]
 FORMS = ["one", "list", "columns", "list_of_columns"]

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.buffer.priority_toys import (
-    assert_drawn_in_proportion,
-    buffer_of,
-    prioritised,
-    rows,
-    weights_of,
-)
+from tests.worker.buffer.priority_toys import assert_drawn_in_proportion, buffer_of, prioritised, rows, weights_of
 
 
 def test_update_changes_the_priorities_of_the_sampled_transitions() -> None:

@@ -17,11 +17,7 @@ from lightning_ding import nested
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.policy import DQNPolicy, R2D2Policy
 from lightning_ding.policy.random import random_collect_mode
-from lightning_ding.worker import (
-    BattleEpisodeSerialCollector,
-    BattleSampleSerialCollector,
-    create_serial_collector,
-)
+from lightning_ding.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector, create_serial_collector
 from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.players import check_players
 from tests.toys.games import RelayGame

@@ -15,15 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from lightning_ding.worker import EpisodeSerialCollector
 from tests.toys.envs import CountingEnv
-from tests.worker.collector.episode_toys import (
-    LENGTHS,
-    Lengths,
-    PlacePolicy,
-    collect,
-    collector_of,
-    each_mode,
-    envs,
-)
+from tests.worker.collector.episode_toys import LENGTHS, Lengths, PlacePolicy, collect, collector_of, each_mode, envs
 from tests.worker.collector.sampling_toys import MODES, Metronome
 
 pausing = pytest.mark.parametrize("can_pause", [True, False], ids=["pausable", "not_pausable"])

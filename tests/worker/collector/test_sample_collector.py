@@ -14,10 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.worker import (
-    NaiveReplayBuffer,
-    SampleSerialCollector,
-)
+from lightning_ding.worker import NaiveReplayBuffer, SampleSerialCollector
 from lightning_ding.worker.config import ReplayBufferConfig
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.sampling_toys import (

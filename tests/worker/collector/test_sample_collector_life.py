@@ -12,10 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from lightning_ding.policy.random import random_collect_mode
-from lightning_ding.worker import (
-    EpisodeSerialCollector,
-    SampleSerialCollector,
-)
+from lightning_ding.worker import EpisodeSerialCollector, SampleSerialCollector
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.sampling_toys import MODES, PlacePolicy, collect, collector_of, counting_envs, logs
 
