@@ -104,15 +104,10 @@ def test_a_key_of_ding_that_has_moved_says_where_to(key: str) -> None:
 def test_a_policy_without_shapes_has_no_network_until_it_is_built() -> None:
     policy = DQNPolicy()
     before = policy.is_built
-    policy.build(OBS_SPACE, ACTION_SPACE)
-    actions = policy.eval_mode.forward(torch.zeros(2, 4))["action"]
-    assert (before, policy.is_built, actions.shape) == (False, True, (2,))
-
-
-def test_build_returns_the_policy_and_writes_the_shapes_into_its_config() -> None:
-    policy = DQNPolicy()
     assert policy.build(OBS_SPACE, ACTION_SPACE) is policy
     assert (policy.config.model.obs_shape, policy.config.model.action_shape) == (4, 3)
+    actions = policy.eval_mode.forward(torch.zeros(2, 4))["action"]
+    assert (before, policy.is_built, actions.shape) == (False, True, (2,))
 
 
 def test_build_leaves_a_network_that_fits(policy: DQNPolicy) -> None:
@@ -259,11 +254,8 @@ def test_every_policy_has_a_command_mode() -> None:
     assert command.get_setting_collect({"envstep": 5000, "learner_step": 3}) == {}
 
 
-def test_the_learn_mode_describes_the_policy(policy: DQNPolicy) -> None:
+def test_the_learn_mode_describes_the_policy_and_monitors_what_an_update_reports(policy: DQNPolicy) -> None:
     assert policy.learn_mode.info() == repr(policy)
-
-
-def test_the_learn_mode_monitors_what_an_update_reports(policy: DQNPolicy) -> None:
     reported = set(policy.learn_mode.forward(make_batch()))
     assert set(policy.learn_mode.monitor_vars()) == reported | {"cur_lr"}
 
@@ -287,14 +279,11 @@ def test_the_eval_mode_hands_arguments_on_to_a_policy_that_takes_them() -> None:
         DQNPolicy(CFG).eval_mode.forward(obs, shift=10)
 
 
-def test_the_eval_mode_takes_the_action_of_the_largest_value(policy: DQNPolicy) -> None:
+def test_the_eval_mode_and_the_module_take_the_action_of_the_largest_value(policy: DQNPolicy) -> None:
     obs = torch.randn(20, 4)
-    assert_close(policy.eval_mode.forward(obs)["action"], policy.model(obs)["logit"].argmax(1))
-
-
-def test_the_forward_of_the_module_is_the_greedy_action(policy: DQNPolicy) -> None:
-    obs = torch.randn(20, 4)
-    assert_close(policy(obs), policy.eval_mode.forward(obs)["action"])
+    best = policy.model(obs)["logit"].argmax(1)
+    assert_close(policy.eval_mode.forward(obs)["action"], best)
+    assert_close(policy(obs), best)
 
 
 @pytest.mark.parametrize("mode", ["collect_mode", "eval_mode"])

@@ -227,17 +227,12 @@ def test_reports_stay_as_the_policy_made_them() -> None:
     assert report == {"priority": [1.0]}
 
 
-def test_priorities_are_forgotten_when_the_next_update_gives_none() -> None:
-    learner = learner_of(FakePolicy({"priority": [1.0]}, {"total_loss": 1.0}))
+def test_priorities_are_forgotten_when_the_next_update_gives_none_or_fails() -> None:
+    learner = learner_of(FakePolicy({"priority": [1.0]}, {"total_loss": 1.0}, {"priority": [1.0]}, None))
     learner.train([{"replay_unique_id": "a"}])
     learner.train([{"replay_unique_id": "b"}])
-
     assert learner.priority_info == {}
     assert learner.learn_info["priority_info"] == {}
-
-
-def test_priorities_are_forgotten_when_the_next_update_fails() -> None:
-    learner = learner_of(FakePolicy({"priority": [1.0]}, None))
     learner.train([{}])
     with pytest.raises(TypeError):
         learner.train([{}])
