@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from lightning_ding.policy import DQNPolicy, NonFiniteError, PPOPolicy, SACPolic
 from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.worker import AdvancedReplayBuffer
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 NAN, INF = math.nan, math.inf
 MODEL: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
