@@ -65,7 +65,12 @@ from .recurrent import (
     value_rescale as value_rescale,
     value_unscale as value_unscale,
 )
-from .returns import discounted_return as discounted_return, gae as gae, n_step_return as n_step_return
+from .returns import (
+    discounted_return as discounted_return,
+    gae as gae,
+    lambda_return as lambda_return,
+    n_step_return as n_step_return,
+)
 from .running import (
     RunningMeanStd as RunningMeanStd,
     RunningReturns as RunningReturns,
