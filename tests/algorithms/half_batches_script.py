@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from lightning_ding.policy.on_policy import ActorPolicy, OnPolicyPolicy
+from lightning_ding.policy.on_policy import ActorPolicy, RolloutPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
@@ -58,6 +58,7 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     "recurrent_ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
+    "pqn": {"learn": {"batch_size": ENVS * STEPS}},
 }
 
 
@@ -136,9 +137,9 @@ def whole_batch(policy: Any, name: str, number: int, envs: int = ENVS) -> dict[s
     def cast(batch: Any) -> Any:
         return nested.apply(lambda x: x.to(dtype) if x.is_floating_point() else x, batch)
 
-    of_actor = isinstance(policy, OnPolicyPolicy)
-    whole: Any = nested.to_tensor((rollout if of_actor else replay_batch)(np.random.default_rng(number), name, envs))
-    if of_actor and not policy.on_policy:
+    of_rollout = isinstance(policy, RolloutPolicy)
+    whole: Any = nested.to_tensor((rollout if of_rollout else replay_batch)(np.random.default_rng(number), name, envs))
+    if of_rollout and not policy.on_policy:
         by_env = torch.arange(envs * STEPS).view(STEPS, envs).T.flatten()
         whole = sample_of(policy, cast(nested.index(whole, by_env)))
     whole = cast(whole)

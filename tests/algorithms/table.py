@@ -101,6 +101,7 @@ ALGORITHMS = {
         config=deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}}),
     ),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
+    "pqn": Algorithm(config=PPO),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
 WITHOUT_COLLECTING = {

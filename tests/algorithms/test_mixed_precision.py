@@ -50,6 +50,7 @@ CASES: list[tuple[str, Config]] = [
     for name in names_of(ReplayPolicy)
 ]
 CASES += [(name, {**model, **NARROW.get(name, {})}) for name in names_of(ActorPolicy) for model in ON_POLICY]
+CASES += [("pqn", DISCRETE)]
 CASES += [("dt", {**model, "dropout_p": 0.0, "embed_dim": 16, "n_blocks": 1}) for model in ON_POLICY]
 CASES += [("ppo", {**ON_POLICY[1], "sigma_type": "conditioned", "bound_type": "tanh"})]
 
