@@ -102,8 +102,8 @@ class ActorPolicy(Policy[ConfigT]):
         return {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}
 
 
-class RolloutPolicy(Policy[ConfigT]):
-    """A policy that learns from rollouts, whatever it learns.
+class OnPolicyPolicy(ActorPolicy[ConfigT]):
+    """A policy that keeps the probabilities of its actions, and learns from rollouts.
 
     It learns once from each rollout that it collected, in a pass over shuffled minibatches. A subclass with
     ``on_policy`` false learns from the minibatches of a replay buffer, whose config is a :class:`ReplayedConfig`.
@@ -113,7 +113,6 @@ class RolloutPolicy(Policy[ConfigT]):
     transitions each has.
     """
 
-    config: Any
     on_policy: ClassVar[bool] = True
     loss_columns: ClassVar[tuple[str, ...]] = ()
     """Usual columns of a transition that ``loss`` reads in addition, such as "next_obs"; those that a subclass adds to
@@ -142,6 +141,23 @@ class RolloutPolicy(Policy[ConfigT]):
     def _standardised(self) -> str | None:
         """Return the column that is standardised in each minibatch, if any."""
         return None
+
+    # ------------------------------------------------------------------ acting
+
+    def _forward_collect(self, obs: Any) -> dict[str, Any]:  # type: ignore[override]
+        logit = self._logit(obs)
+        distribution = self._distribution(logit, obs)
+        drawn = self._draw(distribution, logit)
+        return {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
+
+    def _draw(self, distribution: rl.Distribution, logit: Any) -> Any:
+        """Return actions to collect with, for the output of the network and the distribution that it describes."""
+        return distribution.sample(self.rng)
+
+    def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
+        """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""
+        transition = super()._process_transition(obs, output, timestep)
+        return transition | {"action": output["drawn"], "log_prob": output["log_prob"]}
 
     # ------------------------------------------------------------------ learning
 
@@ -196,27 +212,6 @@ class RolloutPolicy(Policy[ConfigT]):
             return int(self.config.learn.update_per_collect)
         rows = self.config.collect.n_sample or 1
         return max(1, round(rows / self.batch_size))
-
-
-class OnPolicyPolicy(RolloutPolicy[ConfigT], ActorPolicy[ConfigT]):
-    """A policy that acts by a distribution over actions, keeps their probabilities, and learns from rollouts."""
-
-    config: Any
-
-    def _forward_collect(self, obs: Any) -> dict[str, Any]:  # type: ignore[override]
-        logit = self._logit(obs)
-        distribution = self._distribution(logit, obs)
-        drawn = self._draw(distribution, logit)
-        return {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
-
-    def _draw(self, distribution: rl.Distribution, logit: Any) -> Any:
-        """Return actions to collect with, for the output of the network and the distribution that it describes."""
-        return distribution.sample(self.rng)
-
-    def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
-        """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""
-        transition = super()._process_transition(obs, output, timestep)
-        return transition | {"action": output["drawn"], "log_prob": output["log_prob"]}
 
 
 @explores_by_state

@@ -14,20 +14,24 @@ Shapes: S transitions of a rollout, T steps, N envs, B batch, A actions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypedDict
 
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
+from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.on_policy import LARGEST_FORWARD, RolloutPolicy
+from lightning_ding.policy.base.spaces import discrete_action, obs_shape
+from lightning_ding.policy.on_policy import LARGEST_FORWARD, OnPolicyPolicy
 from lightning_ding.policy.on_policy_options import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
-from lightning_ding.policy.q_learning import ActionValuePolicy, QLearningModelConfig
+from lightning_ding.policy.q_learning import QLearningModelConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.schedules import EpsConfig, ScheduleConfig
 
@@ -121,7 +125,7 @@ PQNBatch = TypedDict(
 
 
 @POLICY_REGISTRY.register("pqn")
-class PQNPolicy(RolloutPolicy[PQNConfig], ActionValuePolicy[PQNConfig]):
+class PQNPolicy(OnPolicyPolicy[PQNConfig]):
     """PQN for discrete actions; vector, image and dict observations; action masks.
 
     The arguments are those of :class:`Policy`; a ``model`` maps observations to ``{"logit": action values}``.
@@ -134,6 +138,22 @@ class PQNPolicy(RolloutPolicy[PQNConfig], ActionValuePolicy[PQNConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = PQNConfig
     config: PQNConfig
+    shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
+
+    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Any]:
+        """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
+        epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
+        q = self._values(obs)
+        distribution = rl.epsilon_greedy_distribution(q, epsilon)
+        drawn = self._draw(distribution, q)
+        return {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
+
+    def _forward_eval(self, obs: Any) -> dict[str, Any]:
+        return {"action": self._to_env(self._values(obs).argmax(1))}
+
+    def _values(self, obs: Any) -> Tensor:
+        """Return the action values, illegal actions at minus infinity, shape (B, A)."""
+        return rl.masked(self._logit(obs), obs.get("action_mask") if isinstance(obs, Mapping) else None)
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in several passes; return the metrics of the last update."""
@@ -157,16 +177,14 @@ class PQNPolicy(RolloutPolicy[PQNConfig], ActionValuePolicy[PQNConfig]):
         if nested.length(final):  # none where every sequence ends with a terminal state
             next_value[is_cut] = self._best_value(final)
         gamma, lambda_ = self.config.discount_factor, self.config.learn.lambda_
-        found = rl.lambda_return(
-            reward, sequences.lay_out(next_value), terminated, sequences.ended, gamma, lambda_
-        )
+        found = rl.lambda_return(reward, sequences.lay_out(next_value), terminated, sequences.ended, gamma, lambda_)
         return sequences.flatten(found)
 
     def _best_value(self, obs: Any) -> Tensor:
         """Return the largest value of a legal action of each observation, shape (S,)."""
         with self._in_eval_mode:
             parts = nested.split(obs, LARGEST_FORWARD)
-            return torch.cat([self._values(self._output(self.model, part), part)[0][0].amax(1) for part in parts])
+            return torch.cat([self._values(part).amax(1) for part in parts])
 
     def loss(self, batch: PQNBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return half the mean squared error of the values of the actions taken, and the metrics to report.
@@ -174,7 +192,7 @@ class PQNPolicy(RolloutPolicy[PQNConfig], ActionValuePolicy[PQNConfig]):
         Returns:
             The loss, and detached: ``total_loss``, a scalar, ``q_value`` (B,), and ``target_q_value`` (B,).
         """
-        q_value = rl.take_action_value(self._logits(self._output(self.model, batch["obs"]))[0], batch["action"])
+        q_value = rl.take_action_value(self._logit(batch["obs"]), batch["action"])
         loss = 0.5 * F.mse_loss(q_value, batch["return"])
         report = {"total_loss": loss, "q_value": q_value, "target_q_value": batch["return"]}
         return loss, {name: one.detach() for name, one in report.items()}
@@ -183,6 +201,20 @@ class PQNPolicy(RolloutPolicy[PQNConfig], ActionValuePolicy[PQNConfig]):
     def update_per_collect(self) -> int:
         """Updates that a rollout gives, in all passes."""
         return self.config.learn.epoch_per_collect * super().update_per_collect
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        return {"eps": self._epsilon_at(command_info["envstep"])}
+
+    def _epsilon_at(self, env_step: int) -> float:
+        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
+
+    def _init_spaces(self) -> None:
+        Policy._init_spaces(self)  # discrete actions have no bounds
+
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+            raise TypeError(f"PQNPolicy needs a Discrete action space, got {action_space}; dqn and ppo take both")
+        return {"obs_shape": obs_shape(observation_space), **discrete_action(action_space, "PQNPolicy")}
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]

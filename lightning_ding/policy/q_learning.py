@@ -21,7 +21,6 @@ from lightning_ding.config import moved, require, searched
 from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy
 from lightning_ding.utils.modes import not_implemented
@@ -120,80 +119,13 @@ class QBatch(TypedDict, total=False):
     """Importance-sampling weights, shape (B,); with ``priority_IS_weight``."""
 
 
-class ActionValuePolicy(Policy[ConfigT]):
-    """A policy that takes the discrete action of the largest value, and random ones to explore, in place of some.
-
-    Its network maps observations to a dict whose ``logit`` holds the action values.
-    """
-
-    config: Any
-
-    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
-        epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
-        actions = [
-            rl.epsilon_greedy(
-                self._preference(q.cpu().numpy()), epsilon, self.rng, None if mask is None else mask.cpu().numpy()
-            )
-            for q, mask in self._values(self._output(self.model, obs), obs)
-        ]
-        action = torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])
-        return {"action": self.action_start.to_env(action)}
-
-    def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
-        actions = [q.argmax(1) for q, _ in self._values(self.model(obs), obs)]
-        return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
-
-    def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the numbers whose largest is the action to take when collecting, shape (B, A), of action values."""
-        return q
-
-    def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
-        """Return the output of the network when learning and collecting."""
-        return model(obs)  # type: ignore[no-any-return]
-
-    def _values(self, output: Mapping[str, Any], obs: Any) -> list[ValuesAndMask]:
-        """Return the masked action values and the mask of each dimension of the action, shapes (B, A_i)."""
-        values = self._logits(output)
-        mask = obs.get("action_mask") if type(obs) is not Tensor and isinstance(obs, Mapping) else None
-        masks = [None] * len(values) if mask is None else mask.split([q.shape[1] for q in values], dim=1)
-        return [(rl.masked(q, m), m) for q, m in zip(values, masks, strict=True)]
-
-    def _logits(self, output: Mapping[str, Any]) -> list[Tensor]:
-        """Return the action values of each dimension of the action, shapes (B, A_i)."""
-        logit = output["logit"]
-        return list(logit.values()) if isinstance(logit, dict) else logit if isinstance(logit, list) else [logit]
-
-    def _is_joint(self, parts: Sequence[Any]) -> bool:
-        """Return whether actions have an axis of dimensions.
-
-        Args:
-            parts: The parts of a network's output; more than one means that there is such an axis.
-        """
-        return len(parts) > 1 or not isinstance(self.config.model.action_shape, (int, NoneType))
-
-    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        """Return epsilon, if this class explores with it: if its ``_forward_collect`` has the argument ``eps``."""
-        is_used = takes_setting(type(self)._forward_collect, "eps")
-        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
-
-    def _epsilon_at(self, env_step: int) -> float:
-        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
-
-    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
-        if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-            raise TypeError(f"{type(self).__name__} needs a Discrete action space, got {action_space}; dqn takes both")
-        return {"obs_shape": obs_shape(observation_space), **discrete_action(action_space, type(self).__name__)}
-
-
-class QLearningPolicy(ActionValuePolicy[QConfigT], ReplayPolicy[QConfigT]):
+class QLearningPolicy(ReplayPolicy[QConfigT]):
     """A policy that takes the action of the largest value, and learns the values with a target network.
 
     A subclass names its ``config_class`` and implements ``loss`` and ``default_model``, and ``target_outputs`` if the
-    loss reads anything but the target network's values of the next observations.
+    loss reads anything but the target network's values of the next observations. Its network maps observations to a
+    dict whose ``logit`` holds the action values.
     """
-
-    config: QConfigT
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """Return the loss of a minibatch that :meth:`prepare` made ready, and the metrics to report.
@@ -221,6 +153,22 @@ class QLearningPolicy(ActionValuePolicy[QConfigT], ReplayPolicy[QConfigT]):
         self._make_target()
         learn = self.config.learn
         self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
+
+    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
+        epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
+        actions = [
+            rl.epsilon_greedy(
+                self._preference(q.cpu().numpy()), epsilon, self.rng, None if mask is None else mask.cpu().numpy()
+            )
+            for q, mask in self._values(self._output(self.model, obs), obs)
+        ]
+        action = torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])
+        return {"action": self.action_start.to_env(action)}
+
+    def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
+        actions = [q.argmax(1) for q, _ in self._values(self.model(obs), obs)]
+        return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
 
     def prepare(self, data: Mapping[str, Any]) -> Any:
         """Return a :class:`QBatch`; what a minibatch of a prepared round already has stays.
@@ -273,6 +221,14 @@ class QLearningPolicy(ActionValuePolicy[QConfigT], ReplayPolicy[QConfigT]):
         self._update_target()
         return report
 
+    def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the numbers whose largest is the action to take when collecting, shape (B, A), of action values."""
+        return q
+
+    def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
+        """Return the output of the network when learning and collecting."""
+        return model(obs)  # type: ignore[no-any-return]
+
     def _of_target(self, obs: Any, *names: str) -> dict[str, Any]:
         """Return entries of the target network's output for observations; a list becomes a dict by dimension."""
         output = self._output(self.target_model, obs)
@@ -287,9 +243,42 @@ class QLearningPolicy(ActionValuePolicy[QConfigT], ReplayPolicy[QConfigT]):
             chooser = self._output(self.model, next_obs) if self.config.learn.double_q else batch["target"]
         return self._values(chooser, next_obs)[0][0].argmax(1)
 
+    def _values(self, output: Mapping[str, Any], obs: Any) -> list[ValuesAndMask]:
+        """Return the masked action values and the mask of each dimension of the action, shapes (B, A_i)."""
+        values = self._logits(output)
+        mask = obs.get("action_mask") if type(obs) is not Tensor and isinstance(obs, Mapping) else None
+        masks = [None] * len(values) if mask is None else mask.split([q.shape[1] for q in values], dim=1)
+        return [(rl.masked(q, m), m) for q, m in zip(values, masks, strict=True)]
+
+    def _logits(self, output: Mapping[str, Any]) -> list[Tensor]:
+        """Return the action values of each dimension of the action, shapes (B, A_i)."""
+        logit = output["logit"]
+        return list(logit.values()) if isinstance(logit, dict) else logit if isinstance(logit, list) else [logit]
+
+    def _is_joint(self, parts: Sequence[Any]) -> bool:
+        """Return whether actions have an axis of dimensions.
+
+        Args:
+            parts: The parts of a network's output; more than one means that there is such an axis.
+        """
+        return len(parts) > 1 or not isinstance(self.config.model.action_shape, (int, NoneType))
+
     def _weight(self, batch: Any) -> Tensor | None:
         """Return the importance-sampling weights, shape (B,), with the option ``priority_IS_weight``."""
         return batch["IS"] if self.config.priority_IS_weight else None
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        """Return epsilon, if this class explores with it: if its ``_forward_collect`` has the argument ``eps``."""
+        is_used = takes_setting(type(self)._forward_collect, "eps")
+        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
+
+    def _epsilon_at(self, env_step: int) -> float:
+        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
+
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+            raise TypeError(f"{type(self).__name__} needs a Discrete action space, got {action_space}; dqn takes both")
+        return {"obs_shape": obs_shape(observation_space), **discrete_action(action_space, type(self).__name__)}

@@ -28,6 +28,7 @@ from .distributions import (
     HybridDistribution as HybridDistribution,
     MultiCategorical as MultiCategorical,
     distribution_of as distribution_of,
+    epsilon_greedy_distribution as epsilon_greedy_distribution,
     expectation as expectation,
     squashed_gaussian_log_prob as squashed_gaussian_log_prob,
     squashed_gaussian_sample as squashed_gaussian_sample,

@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from lightning_ding.policy.on_policy import ActorPolicy, RolloutPolicy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
@@ -31,6 +31,7 @@ from tests.algorithms.table import (
     make_policy,
     names_of,
     sample_of,
+    with_actor,
     with_first_step,
 )
 
@@ -45,7 +46,7 @@ EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *WITHOUT_COLLEC
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
-    **dict.fromkeys((*names_of(ActorPolicy), *WITHOUT_COLLECTING), ACTOR),
+    **dict.fromkeys((*with_actor(), *WITHOUT_COLLECTING), ACTOR),
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
@@ -137,9 +138,9 @@ def whole_batch(policy: Any, name: str, number: int, envs: int = ENVS) -> dict[s
     def cast(batch: Any) -> Any:
         return nested.apply(lambda x: x.to(dtype) if x.is_floating_point() else x, batch)
 
-    of_rollout = isinstance(policy, RolloutPolicy)
-    whole: Any = nested.to_tensor((rollout if of_rollout else replay_batch)(np.random.default_rng(number), name, envs))
-    if of_rollout and not policy.on_policy:
+    of_actor = isinstance(policy, OnPolicyPolicy)
+    whole: Any = nested.to_tensor((rollout if of_actor else replay_batch)(np.random.default_rng(number), name, envs))
+    if of_actor and not policy.on_policy:
         by_env = torch.arange(envs * STEPS).view(STEPS, envs).T.flatten()
         whole = sample_of(policy, cast(nested.index(whole, by_env)))
     whole = cast(whole)

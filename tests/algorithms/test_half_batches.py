@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.policy.on_policy import ActorPolicy, RolloutPolicy
+from lightning_ding.policy.on_policy import ActorPolicy
 from tests.algorithms import half_batches_script
 from tests.algorithms.table import WITHOUT_COLLECTING, names_of
 from tests.processes import run_two_ranks
@@ -63,7 +63,7 @@ def test_priorities_of_half_batches_are_those_of_the_whole_batch(
 ) -> None:
     expected = alone[name]["priority"]
     assert len(expected) == (
-        0 if name.split(",")[0] in (*names_of(ActorPolicy), *names_of(RolloutPolicy), *WITHOUT_COLLECTING) else half_batches_script.BATCHES
+        0 if name.split(",")[0] in (*names_of(ActorPolicy), *WITHOUT_COLLECTING) else half_batches_script.BATCHES
     )
     for number, rank in enumerate(ranks):
         torch.testing.assert_close(rank[name]["priority"], expected[..., number::2], **EXACT)

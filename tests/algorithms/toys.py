@@ -13,15 +13,14 @@ from lightning import Callback, Trainer
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.policy.on_policy import ActorPolicy
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of, needs_demonstrations
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, needs_demonstrations, with_actor
 
 Config = dict[str, Any]
 MakeTrainer = Callable[..., Trainer]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
 OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""
-CONTINUOUS = (*CONTINUOUS_ONLY, *names_of(ActorPolicy), "dt")
+CONTINUOUS = (*CONTINUOUS_ONLY, *with_actor(), "dt")
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
 
 

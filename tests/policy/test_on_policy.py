@@ -1,4 +1,4 @@
-"""The common behaviour of PPO, A2C and REINFORCE, and the options of all that learn from rollouts: memory, acting, advantages, minibatches, step sizes."""
+"""What PPO, A2C and REINFORCE have in common, and the options of all that learn from rollouts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.envs import Timestep
 from lightning_ding.policy import A2CPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
-from lightning_ding.policy.on_policy import RolloutPolicy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from tests.algorithms.sequences import with_memory
 
 Config = dict[str, Any]
-PolicyClass = type[RolloutPolicy[Any]]
+PolicyClass = type[OnPolicyPolicy[Any]]
 POLICIES: list[PolicyClass] = [PPOPolicy, A2CPolicy, PGPolicy]
 WITH_CRITIC: list[PolicyClass] = [PPOPolicy, A2CPolicy]
 WITH_OPTIONS: list[PolicyClass] = [*POLICIES, RecurrentPPOPolicy, PQNPolicy]
@@ -48,10 +48,7 @@ def make_rollout(policy: Any, size: int = 12) -> Config:
     flags = torch.zeros(2, size, dtype=torch.bool)
     flags[0, size // 2], flags[1, -1] = True, True
     output = policy.collect_mode.forward(obs[:-1])
-    steps = {"obs": obs[:-1], "next_obs": obs[1:], "action": output.get("drawn")}
-    if "drawn" not in output:  # PQN acts by values
-        steps["action"] = policy.action_start.from_env(output["action"])
-    steps["log_prob"] = output.get("log_prob", torch.zeros(size))
+    steps = {"obs": obs[:-1], "next_obs": obs[1:], "action": output["drawn"], "log_prob": output["log_prob"]}
     steps["reward"] = torch.from_numpy(rng.normal(size=size).astype(np.float32))
     episode = torch.cat([torch.zeros(1), flags[0, :-1].long().cumsum(0)]).long()
     ids = {"env_id": torch.zeros(size, dtype=torch.long), "episode_id": episode}

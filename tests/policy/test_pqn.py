@@ -179,7 +179,7 @@ def test_actions_count_from_the_first_one_of_the_env() -> None:
 
 @pytest.mark.parametrize(
     ("space", "hint"),
-    [(spaces.Box(-1, 1, (2,)), "needs a Discrete"), (spaces.MultiDiscrete([2, 3]), "dqn takes both")],
+    [(spaces.Box(-1, 1, (2,)), "needs a Discrete"), (spaces.MultiDiscrete([2, 3]), "dqn and ppo take both")],
 )
 def test_other_actions_are_refused(space: spaces.Space[Any], hint: str) -> None:
     with pytest.raises(TypeError, match=f"PQNPolicy .*{hint}"):
