@@ -140,7 +140,7 @@ class PQNPolicy(OnPolicyPolicy[PQNConfig]):
     config: PQNConfig
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
 
-    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Any]:
+    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Any]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
         q = self._values(obs)

@@ -125,12 +125,12 @@ def test_loss_is_half_the_mean_squared_error_of_the_actions_taken() -> None:
         "target_q_value": [2.0, 2.0],
     }
     assert not any(value.requires_grad for value in report.values())
-    (gradient,) = torch.autograd.grad(loss, [policy.model.q])  # type: ignore[list-item]
+    (gradient,) = torch.autograd.grad(loss, list(policy.model.parameters()))
     assert gradient.tolist() == [[-0.5, 0.0], [0.0, -1.5], [0.0, 0.0]]  # the error, divided by 2 rows
 
 
 def test_an_update_is_a_step_towards_the_returns_and_all_passes_have_the_same_targets() -> None:
-    learn = {"lambda_": 0.5, "batch_size": None, "epoch_per_collect": 3, "lr_scheduler": {"type": "constant"}}
+    learn: Config = {"lambda_": 0.5, "batch_size": None, "epoch_per_collect": 3, "lr_scheduler": {"type": "constant"}}
     learn |= {"learning_rate": 0.5, "optimizer": {"type": "sgd", "eps": 1e-8, "betas": [0.9, 0.999]}}
     policy = make_policy(learn={**learn, "grad_clip_norm": None})
     report = policy._learn(rollout(NEVER, NEVER, [0, 0, 0]))
