@@ -248,7 +248,7 @@ def epsilon_greedy_distribution(q: Tensor, epsilon: float) -> Categorical:
         tensor([[0.7500, 0.2500, 0.0000]])
     """
     legal = (q != -torch.inf).to(q.dtype)
-    greedy = F.one_hot(q.argmax(-1), q.shape[-1]).to(q.dtype)
+    greedy = torch.zeros_like(q).scatter_(-1, q.argmax(-1, keepdim=True), 1.0)
     return Categorical(torch.lerp(greedy, legal / legal.sum(-1, keepdim=True), epsilon).log())
 
 
