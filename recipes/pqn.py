@@ -22,8 +22,7 @@ NUM_ENVS = 16
 MAX_ENV_STEP = 60_000
 CONFIG = {
     "model": {"encoder_hidden_size_list": [256, 256]},
-    "learn": {"epoch_per_collect": 8, "learning_rate": 0.001, "lambda_": 0.95},
-    "other": {"eps": {"decay": 0.3, "unit": "budget"}},
+    "learn": {"epoch_per_collect": 8, "learning_rate": 0.001},
     "eval": {"evaluator": {"eval_freq": 256, "n_episode": 20, "stop_value": 500.0}},
 }
 

@@ -63,7 +63,7 @@ class PQNLearnConfig(LearnConfig):
     lr_scheduler: ScheduleConfig = field(default_factory=lambda: ScheduleConfig(type="linear"))
     """A factor of the step size that changes during the run; by default it falls to 0 at the end of the budget, and
     stays at 1 in a run without one."""
-    lambda_: float = 0.65
+    lambda_: float = 0.95
     """Bias-variance mix of the returns, in [0, 1]: 0 for one step, 1 for all steps up to the end of the rollout."""
     grad_clip_norm: float | None = 10.0
     """Largest norm of the gradient, > 0; None for no limit."""
@@ -89,8 +89,8 @@ class PQNCollectConfig(OnPolicyCollectConfig):
 class PQNOtherConfig:
     """Exploration."""
 
-    eps: EpsConfig = field(default_factory=EpsConfig)
-    """The epsilon schedule."""
+    eps: EpsConfig = field(default_factory=lambda: EpsConfig(decay=0.3, unit="budget"))
+    """The epsilon schedule; by default it falls from 1 to 0.05 over three tenths of the run's budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
