@@ -174,7 +174,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "other.eps.start": ({}, 0.5),
     "other.eps.end": ({}, 0.9),
     "other.eps.decay": ({}, 0.9),
-    "other.eps.unit": ({}, "env_step"),
+    "other.eps.unit": ({"other": {"eps": {"decay": 0.9}}}, "env_step"),
     "collect.n_sample": ({}, 8),
     "collect.n_episode": ({"collect": {"n_sample": None, "n_episode": 2, "collector": {"type": "episode"}}}, 3),
     "collect.unroll_len": ({}, 2),
