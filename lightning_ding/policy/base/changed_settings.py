@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from lightning_ding.config import MARK
 from lightning_ding.policy.base.config import to_save
-from lightning_ding.policy.base.normaliser import OBS, REWARD
+from lightning_ding.policy.base.normaliser import REWARD
 from lightning_ding.policy.base.optimizers import Settings, settings_of
+from lightning_ding.policy.base.running_statistics import OBS
 
 logger = logging.getLogger(__name__)
-
 
 NETWORKS = ("model", "reward_model")
 """Sections of a config that describe networks; settings of other sections are named if these do not differ."""
