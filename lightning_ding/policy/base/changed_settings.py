@@ -17,7 +17,6 @@ from lightning_ding.policy.base.running_statistics import OBS
 
 logger = logging.getLogger(__name__)
 
-
 NETWORKS = ("model", "reward_model")
 """Sections of a config that describe networks; settings of other sections are named if these do not differ."""
 NO_NETWORKS = ("collect", "eval", "other", "compile", "on_non_finite", MARK)
