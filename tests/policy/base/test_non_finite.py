@@ -491,7 +491,7 @@ def test_a_run_that_skips_nothing_says_so(make_trainer: MakeTrainer, small: Conf
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the CPU as a device on which reading a value is expensive."""
-    monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
+    monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
 
 
 def test_a_device_skips_a_bad_step_and_all_later_ones_until_the_result_is_read(on_device: None) -> None:

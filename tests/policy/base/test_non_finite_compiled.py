@@ -82,9 +82,9 @@ def test_updates_of_a_device_are_looked_at_once_a_round(
     no_compiler: list[list[bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from lightning_ding.policy.base.non_finite import NonFiniteGuard
+    from lightning_ding.policy.base import non_finite
 
-    monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
+    monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
     policy: Any = make("dqn", True)
     good = batches("dqn", 3)
     learn(policy, good)
