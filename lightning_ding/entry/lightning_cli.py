@@ -346,11 +346,7 @@ def _content(config: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line.
-
-    Args:
-        arguments: Command-line arguments without the program's name; None means ``sys.argv``.
-    """
+    """Run the command line with these arguments, without the program's name; None means ``sys.argv``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         made = policy_class(chosen_policy(given))
@@ -469,12 +465,7 @@ def line_of(error: BaseException) -> str:
 
 
 def in_one_line(run: Callable[[], Any], also: tuple[type[Exception], ...] = ()) -> Any:
-    """Return the result of a command; an error of a setting ends the process with one line and code 2.
-
-    Args:
-        run: The command.
-        also: Further errors that end the process in this way.
-    """
+    """Return the result of a command; errors of settings, and those in ``also``, end it with one line and code 2."""
     try:
         return run()
     except Exception as error:

@@ -14,7 +14,8 @@ from torch.testing import assert_close
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.policy import CalQLPolicy, CQLPolicy
-from tests.policy.test_offline_policies import B, MakeTrainer, batch_of, made, q_of
+from tests.conftest import MakeTrainer
+from tests.policy.test_offline_policies import B, batch_of, made, q_of
 
 RETURN = torch.tensor([-5.0, 5.0, 0.1, -float("inf"), 0.0, 3.0])
 

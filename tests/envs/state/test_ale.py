@@ -123,9 +123,9 @@ def test_mistakes_are_named() -> None:
         NotPlainError, match=r"an ALEInterface with sticky actions that make_vector_env has not created"
     ):
         env_state(env)
-    env = make_vector_env("ALE/Pong-v5", 1, seed=1, env_kwargs={"sound_obs": True})
+    with_sound = make_vector_env("ALE/Pong-v5", 1, seed=1, env_kwargs={"sound_obs": True})
     with pytest.raises(NotPlainError, match=r"ALE/Pong-v5: AtariEnv.ale is an ALEInterface with sound_obs"):
-        env_state(env)
+        env_state(with_sound)
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-3], lambda data: data[:2000], lambda data: b"abc"])

@@ -263,10 +263,10 @@ def test_mistakes_are_named() -> None:
     by_hand(buffer)
     with pytest.raises(ValueError, match="first_step must be False with the buffer 'her'"):
         buffer.sample(2, first_step=True)
-    buffer = create_buffer({"type": "her"})
-    buffer.push([step(0, 1)])
+    without_env = create_buffer({"type": "her"})
+    without_env.push([step(0, 1)])
     with pytest.raises(ValueError, match="needs an env for its rewards"):
-        buffer.sample(1)
+        without_env.sample(1)
     with pytest.raises(ValueError, match="env must be one with compute_reward"):
         make_buffer(gym.make("CartPole-v1"))
     plain = {**step(0, 1), "obs": np.zeros(2), "next_obs": np.zeros(2)}
