@@ -179,8 +179,6 @@ PROOFS = {
     "dqn_defaults_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, has_defaults=True),
     "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True),
     "a2c_defaults_acrobot": Proof("a2c", "Acrobot-v1", 300_000, -100, has_defaults=True),
-    "pqn_defaults_cartpole": Proof("pqn", "CartPole-v1", 300_000, 475, has_defaults=True),
-    "pqn_defaults_acrobot": Proof("pqn", "Acrobot-v1", 300_000, -100, has_defaults=True),
     "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER),
     "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
     "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
