@@ -151,7 +151,7 @@ PROOFS = {
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
-    "pqn_cartpole": Proof("pqn", "CartPole-v1", 60_000, 475),
+    "pqn_cartpole": Proof("pqn", "CartPole-v1", 100_000, 475),
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
     "r2d2_no_velocity": Proof("r2d2", NO_VELOCITY, 300_000, 400),
