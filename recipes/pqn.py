@@ -19,7 +19,7 @@ from lightning_ding.policy import PQNPolicy
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 16
-MAX_ENV_STEP = 60_000
+MAX_ENV_STEP = 100_000
 CONFIG = {
     "model": {"encoder_hidden_size_list": [256, 256]},
     "learn": {"epoch_per_collect": 8, "learning_rate": 0.001},
