@@ -20,13 +20,13 @@ from lightning_ding.envs.action_masks import check_mask_space
 from lightning_ding.envs.checks import EnvMaker, check_not_shared, check_statistics
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.state.origins import layers_of, note_origins
-from lightning_ding.envs.sync import JoinedInfos, _SyncVectorEnv
+from lightning_ding.envs.sync import SettableEnvs, _SyncVectorEnv
 from lightning_ding.registry import import_modules
 
 if TYPE_CHECKING:
     from lightning_ding.envs.process.errors import OnEnvError
 
-SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, JoinedInfos)
+SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, SettableEnvs)
 """Vector envs of separate envs, which can be seeded and reset one by one and have the method ``call``."""
 VectorMode = Literal["sync", "async", "native"]
 """The modes of every ``mode`` option: the keys of ``MODES``."""

@@ -168,8 +168,8 @@ class ProcessSupervisor:
             ids = _chosen_in(process, chosen)
             if process.is_alive:
                 process.lost = process.lost if len(ids) < len(process.env_ids) else None
-                numbers = [env_id - process.env_ids.start for env_id in ids]
-                process.ask("reset()", ("reset", numbers, [seeds[env_id] for env_id in ids], options))
+                mask = np.isin(process.env_ids, ids)
+                process.ask("reset()", ("reset", seeds[process.rows], {**(options or {}), "reset_mask": mask}))
         return self._processes.gather(asked, self._limits, self._give_up_on)
 
     def _raise(self, failed: Sequence[EnvProcess], reason: str | None = None) -> None:

@@ -41,7 +41,7 @@ MODULE = re.compile(r"\blightning_ding\.(?:\w+\.)+(?=\w)")
 """The module of a class or function of this package, which may differ from that in a saved state."""
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
 NOT_READ = frozenset(
-    {"env_fns", "envs", "_check", "_converts"}
+    {"env_fns", "envs", "_check", "_converts", "_position", "_memory"}
 )  # attributes of a SyncVectorEnv; its envs are read one by one
 
 
