@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn
@@ -258,3 +259,18 @@ def without_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[dict[st
     allowed = f"a boolean array of shape ({num_envs},) with at least one true entry"
     require(is_mask, "options['reset_mask']", allowed, mask)
     return {name: value for name, value in options.items() if name != "reset_mask"}, mask
+
+
+def check_workers(num_workers: int | None, num_envs: int) -> int:
+    """Return a number of workers, for None the number of cores that this process may use, at most one for each env.
+
+    Raises:
+        ValueError: If the number is not from 1 to ``num_envs``.
+    """
+    if num_workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, num_envs)
+    allowed = f"from 1 to {num_envs}, the number of envs, or None for the number of cores"
+    is_number = isinstance(num_workers, int) and not isinstance(num_workers, bool)
+    require(is_number and 1 <= num_workers <= num_envs, "num_workers", allowed, num_workers)
+    return num_workers

@@ -27,7 +27,7 @@ from lightning_ding.envs.process.lifeline import close_at_exit
 from lightning_ding.envs.process.processes import EnvProcesses
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
 from lightning_ding.envs.state.codec import from_plain, to_plain
-from lightning_ding.envs.sync import SettableEnvs, seeds_of, without_mask
+from lightning_ding.envs.sync import SettableEnvs, check_workers, seeds_of, without_mask
 from lightning_ding.utils.posix import require_posix
 
 Info = dict[str, Any]
@@ -312,21 +312,6 @@ def check_arguments(
             require(seconds is not None and seconds > 0, name, "> 0", seconds)
         else:
             require(seconds is None or seconds > 0, name, "> 0 or None", seconds)
-
-
-def check_workers(num_workers: int | None, num_envs: int) -> int:
-    """Return a number of workers, for None the number of cores that this process may use, at most one for each env.
-
-    Raises:
-        ValueError: If the number is not from 1 to ``num_envs``.
-    """
-    if num_workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, num_envs)
-    allowed = f"from 1 to {num_envs}, the number of envs, or None for the number of cores"
-    is_number = isinstance(num_workers, int) and not isinstance(num_workers, bool)
-    require(is_number and 1 <= num_workers <= num_envs, "num_workers", allowed, num_workers)
-    return num_workers
 
 
 class Observations:

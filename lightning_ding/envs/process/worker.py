@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import socket
 import struct
 import traceback
@@ -47,9 +48,11 @@ def serve(pipe: Connection, parent: Connection) -> None:
     """Answer requests over the pipe until a request to close, or until the parent with this lifeline ends."""
     prepare_child(parent)
     file, worker = pipe.fileno(), EnvWorker(pipe)
+    request = select.poll()  # a blocking read would also wake when the parent reads the last answer
+    request.register(file, select.POLLIN)
     try:
         os.write(file, DONE)
-        while code := os.read(file, 1):
+        while request.poll() and (code := os.read(file, 1)):
             if not _answer(pipe, worker, code):
                 break
     except (EOFError, ConnectionError):  # the parent has ended
