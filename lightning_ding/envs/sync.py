@@ -30,7 +30,7 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
-from lightning_ding.envs.infos import FINAL_OBS, Columns, Info, columns_of, join_infos
+from lightning_ding.envs.infos import FINAL_OBS, Block, Columns, columns_of, frozen, join_infos, part_of
 
 Stack = Callable[[Sequence[Any], NDArray[Any]], NDArray[Any]]
 IDLE, STEPPING, RESETTING = 0, 1, 2
@@ -93,7 +93,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         seeds = seeds_of(seed, self.num_envs)
         options, mask = without_mask(options, self.num_envs)
         self._terminations[mask] = self._truncations[mask] = self._autoreset_envs[mask] = False
-        infos: dict[int, Info] = {}
+        infos = {}
         try:
             for number in np.flatnonzero(mask).tolist():
                 self._position[0] = number
@@ -102,7 +102,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         except BaseException as error:
             self._fail(error)
         self._position[1] = IDLE
-        return self._batch(), self._join([columns_of(infos)])
+        return self._batch(), self._join([part_of(infos)] if any(infos.values()) else [])
 
     @override
     def step(self, actions: Any) -> Any:
@@ -116,8 +116,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         mode, due, position = self.autoreset_mode, self._autoreset_envs, self._position
         resets, is_late = mode is AutoresetMode.SAME_STEP, mode is AutoresetMode.NEXT_STEP
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
-        first, infos = self._first_id, {}
-        parts: list[Columns] = []
+        first, infos, finals = self._first_id, {}, {}
         self._count += 1
         try:
             for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
@@ -131,20 +130,19 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
                 rewards[number], terminations[number], truncations[number] = reward, terminated, truncated
                 if resets and (terminated or truncated):
                     self._check(obs, "step()")
-                    parts.append(columns_of({first + number: {FINAL_OBS: deepcopy(obs), "final_info": info}}))
+                    finals[first + number] = {FINAL_OBS: deepcopy(obs), "final_info": frozen(info)}
                     obs, info = self._reset_one(number)
                 if info:
-                    infos[first + number] = info.copy()  # the envs may share it
+                    infos[first + number] = info.copy()  # envs may share it
                 self._env_obs[number] = obs
         except BaseException as error:
             self._fail(error)
         position[1] = IDLE
         self._autoreset_envs = terminations | truncations
-        if infos:
-            parts.append(columns_of(infos))
+        parts = [*([columns_of(finals)] if finals else []), *([part_of(infos)] if infos else [])]
         return self._batch(), rewards.copy(), terminations.copy(), truncations.copy(), self._join(parts)
 
-    def _join(self, parts: list[Columns]) -> Any:
+    def _join(self, parts: list[Columns | Block]) -> Any:
         return join_infos(parts, self.num_envs)
 
     def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

@@ -22,7 +22,7 @@ from lightning_ding.envs.process.errors import Failure, describe_exit
 from lightning_ding.envs.process.lifeline import lifeline, sigterm_blocked
 from lightning_ding.envs.process.main_module import dumps_for_child, hidden_script
 from lightning_ding.envs.process.shared_memory import SharedArrays
-from lightning_ding.envs.process.worker import DONE, ERROR, MORE, STEP, send_message, serve
+from lightning_ding.envs.process.worker import DONE, ERROR, MORE, SHORT, STEP, read_message, send_message, serve
 from lightning_ding.envs.sync import IDLE, RESETTING
 
 Limits = tuple["float | None", "float | None"]
@@ -93,10 +93,7 @@ class EnvProcess:
             self.block.position[:] = self._place  # until the process changes it
         self.is_pending = True  # set first, so that after an error here no answer is assigned to a wrong request
         try:
-            if data is None:
-                os.write(self._file, STEP)
-            else:
-                send_message(self._pipe, MORE, data)
+            send_message(self._file, STEP if data is None else MORE, data)
         except OSError:
             self._handle_death()
 
@@ -121,17 +118,15 @@ class EnvProcess:
 
     def read_answer(self, is_there: bool) -> None:
         """Read the answer that has arrived, or record that the process ended without one."""
-        code, data = b"", None
+        code, data = b"", b""
         try:
             if is_there or self._file in dict(self._answer_or_end.poll(0)):  # reading would block without an answer
-                code = os.read(self._file, 1)
-            if code in (MORE, ERROR):
-                data = self._pipe.recv_bytes()
+                code, data = read_message(self._file, SHORT)
         except (OSError, EOFError):
             code = b""
         if code not in (DONE, MORE, ERROR):
             self._handle_death()
-        elif data is not None:
+        elif data:
             self._unpickle(code, data)
         self.is_pending = False
 
@@ -178,7 +173,7 @@ class EnvProcess:
         """Return the objects that become ready when the process answers or ends."""
         return [self._pipe, self.process.sentinel]
 
-    def _unpickle(self, code: bytes, data: bytes) -> None:
+    def _unpickle(self, code: bytes, data: Any) -> None:
         try:
             answer = ForkingPickler.loads(data)
         except Exception as error:  # unpickling a user's class may raise any exception

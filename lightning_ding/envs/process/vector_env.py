@@ -283,7 +283,7 @@ class ProcessVectorEnv(SettableEnvs):
     def _infos(self, processes: Sequence[EnvProcess], faults: dict[int, Info]) -> Info:
         """Return the infos of all envs, and of the envs with a fault."""
         parts = [part for process in processes if process.answer is not None for part in process.answer[0]]
-        return join_infos([*parts, columns_of(faults)], self.num_envs)
+        return join_infos([*parts, columns_of(faults)] if faults else parts, self.num_envs)
 
     def _check_running(self) -> None:
         if self.closed or self._processes.is_closed:

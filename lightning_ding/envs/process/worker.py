@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, iterate
 
 from lightning_ding.envs.answers import BrokenEnvError, call_method, is_of_env, layout_of, name_of, named_error
-from lightning_ding.envs.infos import Columns
+from lightning_ding.envs.infos import Block, Columns
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
@@ -38,9 +38,10 @@ from lightning_ding.envs.state.surroundings import load_generators, read_generat
 from lightning_ding.envs.sync import _SyncVectorEnv
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
+HEADER = 9  # bytes of the code and the length of the data
 SHORT = 16_384  # bytes; the buffer of a pipe holds more
 Info = dict[str, Any]
-Outcome = tuple[list[Columns], "list[Any] | None"]
+Outcome = tuple["list[Columns | Block]", "list[Any] | None"]
 """The infos of K envs, and their observations if these have no fixed size."""
 
 
@@ -52,38 +53,60 @@ def serve(pipe: Connection, parent: Connection) -> None:
     request.register(file, select.POLLIN)
     try:
         os.write(file, DONE)
-        while request.poll() and (code := os.read(file, 1)):
-            if not _answer(pipe, worker, code):
-                break
+        while request.poll() and _answer(file, worker):
+            pass
     except (EOFError, ConnectionError):  # the parent has ended
         pass
 
 
-def _answer(pipe: Connection, worker: EnvWorker, code: bytes) -> bool:
+def _answer(file: int, worker: EnvWorker) -> bool:
     """Answer one request, and return whether another one may follow."""
-    request = b"" if code == STEP else pipe.recv_bytes()
+    code, request = read_message(file)
     name = ""
     try:
-        name, *arguments = ForkingPickler.loads(request) if request else ("step", None)
+        name, *arguments = ForkingPickler.loads(request) if code == MORE else ("step", None)
         message = getattr(worker, name)(*arguments)
-        code, data = MORE, None if message is None else dumps_for_parent(message)
+        code, data = DONE, None
+        if message is not None:
+            code, data = MORE, dumps_for_parent(message)
     except BaseException as error:
         if not is_of_env(error):
             raise
         code, data = ERROR, ForkingPickler.dumps(worker.describe_error(error))
-    send_message(pipe, code, data)
+    send_message(file, code, data)
     return name != "close"
 
 
-def send_message(pipe: Connection, code: bytes, data: Any) -> None:
-    """Send a code and pickled data, or ``DONE`` without data. A short message is one write, which wakes once."""
-    if data is None:
-        os.write(pipe.fileno(), DONE)
-    elif len(data) <= SHORT:
-        os.write(pipe.fileno(), b"".join([code, struct.pack("!i", len(data)), data]))  # as send_bytes does
-    else:
-        os.write(pipe.fileno(), code)
-        pipe.send_bytes(data)
+def send_message(file: int, code: bytes, data: Any) -> None:
+    """Send a code, and pickled data unless they are None. A short message is one write, which wakes once."""
+    head = code if data is None else code + len(data).to_bytes(HEADER - 1, "big")
+    is_short = data is None or len(data) <= SHORT
+    for part in ([head + (data or b"")] if is_short else [head, data]):
+        rest = memoryview(part)
+        while len(rest):
+            rest = rest[os.write(file, rest) :]
+
+
+def read_message(file: int, ahead: int = 0) -> tuple[bytes, Any]:
+    """Return a code and the pickled data after it.
+
+    Args:
+        file: Descriptor of a pipe.
+        ahead: Largest number of bytes that are read at once with the code, if nothing can follow the message.
+
+    Raises:
+        EOFError: If the other end is closed.
+    """
+    message = bytearray()
+    size = 1
+    while len(message) < size:
+        more = os.read(file, max(size - len(message), HEADER + ahead - len(message)))
+        if not more:
+            raise EOFError
+        message += more
+        if message[:1] in (MORE, ERROR):
+            size = HEADER if len(message) < HEADER else HEADER + int.from_bytes(message[1:HEADER], "big")
+    return bytes(message[:1]), memoryview(message)[HEADER:]
 
 
 class WorkerEnvs(_SyncVectorEnv):
@@ -135,7 +158,7 @@ class WorkerEnvs(_SyncVectorEnv):
             seed_generators(seed)  # an env may draw from the generators of its process
         return super()._reset_one(number, seed, options)
 
-    def _join(self, parts: list[Columns]) -> Any:
+    def _join(self, parts: list[Columns | Block]) -> Any:
         return parts  # the parent joins them with those of other workers
 
     def _fail(self, error: BaseException) -> NoReturn:
@@ -269,7 +292,7 @@ class EnvWorker:
         refusal = error if is_check and isinstance(error, Exception) else None
         return number, f"{type(error).__name__}: {error}", trace, refusal
 
-    def _outcome(self, infos: list[Columns]) -> Outcome | None:
+    def _outcome(self, infos: list[Columns | Block]) -> Outcome | None:
         if self._block.observations is None:
             return infos, self._envs.observations()
-        return (infos, None) if any(infos) else None
+        return (infos, None) if infos else None

@@ -19,7 +19,7 @@ from lightning import Trainer
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs import EnvProcessError, FaultBarrier, ProcessVectorEnv, make_vector_env
-from lightning_ding.envs.process import env_process
+from lightning_ding.envs.process import worker
 from lightning_ding.envs.sync import check_workers
 from lightning_ding.policy import DQNPolicy
 from tests.envs.faulty import FaultyEnv
@@ -142,7 +142,7 @@ def test_a_step_wakes_each_worker_once_and_is_one_message_of_each(
                 calls.append(name)
             return getattr(os, name)
 
-    monkeypatch.setattr(env_process, "os", Counting())
+    monkeypatch.setattr(worker, "os", Counting())
     before = switches(envs)
     for action in actions:
         envs.step(action)
