@@ -89,7 +89,10 @@ class Registry(Generic[T]):
 
     def name_of(self, entry: T) -> str | None:
         """Return the name of ``entry``, or None if it is not registered."""
-        return next((name for name, known in self._entries.items() if known is entry), None)
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        return None
 
     def config_classes(self) -> list[Any]:
         """Return the ``config_class`` of each entry that has one, by the names of the entries."""

@@ -32,9 +32,10 @@ from torch import Tensor
 from lightning_ding import nested, rl
 from lightning_ding.config import require, searched
 from lightning_ding.policy.base.acting import takes_setting
+from lightning_ding.policy.base.action_bounds import actor_shapes
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.predict import Way
-from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
+from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.policy.qac import (
     ActorCriticBatch,
     QACConfig,

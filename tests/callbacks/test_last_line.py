@@ -89,7 +89,7 @@ def test_last_line_says_the_number_of_a_file_that_was_chosen_by_another_metric(
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 4 seconds pass in a fit."""
     times = iter([100.0, 104.0])  # at its start and its end
-    monkeypatch.setattr("lightning_ding.callbacks.last_line.time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr("lightning_ding.callbacks.defaults.time", SimpleNamespace(monotonic=lambda: next(times)))
 
 
 @pytest.mark.usefixtures("seconds")

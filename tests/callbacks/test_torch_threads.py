@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning import Trainer
 
-from lightning_ding.callbacks import TorchThreads, torch_threads
+from lightning_ding.callbacks import TorchThreads, defaults
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 
@@ -21,7 +21,7 @@ MakeTrainer = Callable[..., Trainer]
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give torch two threads as its default, as on a machine with two cores where no variable is set."""
     before = torch.get_num_threads()
-    for name in torch_threads.VARIABLES:
+    for name in defaults.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -72,7 +72,7 @@ def test_large_network_keeps_the_default(make_trainer: MakeTrainer, small: dict[
     assert threads_of_a_fit(small, make_trainer(limit_val_batches=0, callbacks=[TorchThreads(large=50)])) == 2
 
 
-@pytest.mark.parametrize("name", torch_threads.VARIABLES)
+@pytest.mark.parametrize("name", defaults.VARIABLES)
 def test_variable_is_respected(
     name: str, make_trainer: MakeTrainer, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from lightning import Callback, LightningModule, Trainer
 
 from lightning_ding.callbacks import RunEvaluator, Watchdog
-from lightning_ding.callbacks.process_exit import show_stacks_at_signal
-from lightning_ding.callbacks.watchdog import counts
+from lightning_ding.callbacks.watchdog import counts, show_stacks_at_signal
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.exit_codes import STALLED

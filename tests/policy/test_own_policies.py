@@ -130,8 +130,8 @@ def test_ranks_with_sync_gradients_have_equal_weights_and_are_not_reported(ranks
 
 
 def test_metrics_of_updates_are_means_over_the_ranks_that_have_them(ranks: Reports) -> None:
-    logged = {"learn/both": 1.5, "learn/second": 5.0, "collect/return_mean": 5.0, "collect/length_mean": 1.0}
-    assert [report["logged"] for report in ranks] == [logged] * 2
+    assert [report["updates"] for report in ranks] == [{"both": 1.5, "second": 5.0}] * 2
+    assert [report["episodes"] for report in ranks] == [{"collect/return_mean": 5.0, "collect/length_mean": 1.0}] * 2
 
 
 def test_metrics_of_collecting_are_means_over_the_ranks_that_have_them(ranks: Reports) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_ding.config import MARK
-from lightning_ding.policy.base.normaliser import OBS, REWARD
+from lightning_ding.policy.base.normaliser import REWARD
 from lightning_ding.policy.base.older_configs import to_save
+from lightning_ding.policy.base.running_statistics import OBS
 
 NETWORKS = ("model", "reward_model")
 """Sections of a config that describe networks; settings of other sections are named if these do not differ."""

@@ -9,7 +9,8 @@ import pytest
 from gymnasium import spaces
 
 import lightning_ding.policy  # noqa: F401 - registers the algorithms
-from lightning_ding.policy.base.spaces import action_bounds, actor_shapes, continuous_action, discrete_action, obs_shape
+from lightning_ding.policy.base.action_bounds import action_bounds, actor_shapes, continuous_action
+from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
 
 MOVE = spaces.Discrete(3)

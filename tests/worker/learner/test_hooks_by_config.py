@@ -15,8 +15,8 @@ from lightning_ding.worker import (
     build_learner_hook_by_cfg,
     register_learner_hook,
 )
-from lightning_ding.worker.config import HookConfig
 from lightning_ding.worker.learner import LoadCkptHook, LogReduceHook, LogShowHook, SaveCkptHook
+from lightning_ding.worker.learner.config import HookConfig
 from tests.worker.learner.toy_hooks import POSITIONS, NoteHook, hook, names
 
 

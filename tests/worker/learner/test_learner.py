@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseLearner, create_learner
-from lightning_ding.worker.config import LearnerConfig
+from lightning_ding.worker.learner.config import LearnerConfig
 from tests.worker.learner.toy_policy import (
     BATCH_SIZE,
     FakePolicy,
