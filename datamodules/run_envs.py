@@ -30,7 +30,17 @@ Stage = Literal["validate", "test"]
 SLOW = 5.0  # seconds
 FIXED = frozenset(
     {
-        *("env_id", "mode", "wrappers", "env_kwargs", "env_timeout", "num_workers", "train_wrappers", "eval_wrappers", "eval_env_id"),
+        *(
+            "env_id",
+            "mode",
+            "wrappers",
+            "env_kwargs",
+            "env_timeout",
+            "num_workers",
+            "train_wrappers",
+            "eval_wrappers",
+            "eval_env_id",
+        ),
         *("eval_env_kwargs", "import_names", "info_keys", "monitor", "eval_every", "checkpoint_every"),
         *("norm_obs", "norm_reward", "demonstrations"),
     }

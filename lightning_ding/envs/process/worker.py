@@ -81,7 +81,7 @@ def send_message(file: int, code: bytes, data: Any) -> None:
     """Send a code, and pickled data unless they are None. A short message is one write, which wakes once."""
     head = code if data is None else code + len(data).to_bytes(HEADER - 1, "big")
     is_short = data is None or len(data) <= SHORT
-    for part in ([head + (data or b"")] if is_short else [head, data]):
+    for part in [head + (data or b"")] if is_short else [head, data]:
         rest = memoryview(part)
         while len(rest):
             rest = rest[os.write(file, rest) :]

@@ -71,7 +71,9 @@ def test_worker_that_is_lost_loses_the_episodes_of_its_envs_alone(
     assert envs.faults.tolist() == [1] * 4 + [0] * 4
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("envs [0, 1, 2, 3] failed in step(): ")
-    assert line.endswith("in env 1 (last reset with seed 4, last action 0)\nthe processes of the envs [0, 1, 2, 3] are replaced")
+    assert line.endswith(
+        "in env 1 (last reset with seed 4, last action 0)\nthe processes of the envs [0, 1, 2, 3] are replaced"
+    )
     assert envs.get_attr("lengths") == tuple((number + 5,) for number in range(8))
     assert envs.step(EIGHT)[0][:, 2].tolist() == [0] * 4 + [3] * 4
     assert envs.step(EIGHT)[0][:, 2].tolist() == [1] * 4 + [4] * 4
@@ -94,7 +96,9 @@ def test_lost_worker_ends_the_run_with_the_name_of_the_env(make: Make, tmp_path:
     envs.reset(seed=3)
     envs.step(EIGHT)
 
-    said = r"envs \[0, 1, 2, 3\] failed in step\(\): its process was ended by SIGKILL in env 1 \(last reset with seed 4,"
+    said = (
+        r"envs \[0, 1, 2, 3\] failed in step\(\): its process was ended by SIGKILL in env 1 \(last reset with seed 4,"
+    )
     with pytest.raises(EnvProcessError, match=said):
         envs.step(EIGHT)
 
@@ -178,7 +182,9 @@ def test_run_with_two_workers_of_three_envs_resumes_with_the_same_bits(
         torch.manual_seed(0)
         policy = DQNPolicy(small)
         saves = [RunCheckpoint(tmp_path / mode)]
-        make_trainer(enable_checkpointing=True, callbacks=saves, limit_val_batches=0).fit(policy, data, ckpt_path=ckpt_path)
+        make_trainer(enable_checkpointing=True, callbacks=saves, limit_val_batches=0).fit(
+            policy, data, ckpt_path=ckpt_path
+        )
         return np.concatenate([one.detach().numpy().ravel() for one in policy.model.parameters()])
 
     whole = fit("sync", 144)
