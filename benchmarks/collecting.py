@@ -3,9 +3,10 @@
     python -m benchmarks.collecting      # writes docs/results/collecting.json
 
 CartPole-v1 in 8, 64 and 256 envs, in one process, in env processes, and as gymnasium's native vector env; an env that
-costs nothing and observes 4 x 84 x 84 bytes; and Hopper-v5 in 16 envs, if mujoco is installed. Actions are random, or those of one Q-network, which is the same for
-all. The contestants other than this project step their envs in a loop and keep nothing; the collector returns checked
-transitions, four steps of all envs a call. Hopper is only stepped, by the stepper of this project, with random actions.
+costs nothing and observes 4 x 84 x 84 bytes; and Hopper-v5 in 16 envs, if mujoco is installed. Actions are random, or
+those of one Q-network, which is the same for all. The contestants other than this project step their envs in a loop and
+keep nothing; the collector returns checked transitions, four steps
+of all envs a call. Hopper is only stepped, by the stepper of this project, with random actions.
 With processes, gymnasium and Stable-Baselines3 have one for each env, PufferLib and this project two.
 Each contestant runs in a separate process with one torch thread. All run in turn, three times. The load of a shared
 machine varies, so a run is timed in pieces, and the fastest quarter of them counts.

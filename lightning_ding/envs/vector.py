@@ -61,7 +61,8 @@ def make_vector_env(
             ``num_envs`` envs; it gets the number if it has an argument of that name).
         num_envs: Number of envs, >= 1.
         mode: ``"sync"`` steps the envs in this process, ``"async"`` in ``num_workers`` processes
-            (``ProcessVectorEnv``), ``"native"`` uses the vector env that is registered for the id or returned by the callable.
+            (``ProcessVectorEnv``), ``"native"`` uses the vector env that is registered for the id or returned by the
+            callable.
         seed: Seed of the envs and of the action space. With a seed, the envs are reset once, each with its own seed.
             None draws random seeds.
         wrappers: Wrappers of each env, in order: callables, short names, short names with arguments, dotted paths, or

@@ -131,7 +131,7 @@ class ProcessSupervisor:
         """
         now, then = len(self._processes.all), len(states)
         if now != then:
-            raise NotPlainError(f"the number of env processes must be as saved, {then}, got {now}")
+            raise NotPlainError(f"the number of env processes must be as saved, {then}, got {now}: num_workers sets it")
         self.ask_all("load_state()", [("load_state", pickle.dumps(state)) for state in states])
         for process in self._processes.all:
             if process.answer is not None:

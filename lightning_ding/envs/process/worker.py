@@ -13,7 +13,6 @@ import os
 import pickle
 import select
 import socket
-import struct
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
