@@ -212,7 +212,8 @@ class EnvWorker:
 
     def reset(self, seeds: list[int | None], options: Info) -> Outcome | None:
         """Reset the envs in ``options["reset_mask"]``, with a seed for each env."""
-        return self._outcome(self._envs.reset(seed=seeds, options=options)[1])
+        infos: Any = self._envs.reset(seed=seeds, options=options)[1]
+        return self._outcome(infos)
 
     def step(self, actions: Iterable[Any] | None) -> Outcome | None:
         """Step all envs; if ``actions`` is None, they are in the shared memory."""

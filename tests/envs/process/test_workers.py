@@ -38,8 +38,9 @@ def make() -> Iterator[Make]:
     made: list[Any] = []
 
     def make_and_remember(makers: Any, **kwargs: Any) -> ProcessVectorEnv:
-        made.append(ProcessVectorEnv(makers, **{"num_workers": 2, "context": "fork", **kwargs}))
-        return made[-1]
+        envs = ProcessVectorEnv(makers, **{"num_workers": 2, "context": "fork", **kwargs})
+        made.append(envs)
+        return envs
 
     yield make_and_remember
     for env in made:
@@ -167,7 +168,7 @@ def test_two_workers_of_three_envs_continue_from_a_saved_state(autoreset: Any) -
         for seed, envs in enumerate(made):
             envs.reset(seed=seed)
             envs.action_space.seed(seed)
-        check_continues(*made)
+        check_continues(made[0], made[1])
     finally:
         for envs in made:
             envs.close()
