@@ -56,9 +56,10 @@ class Case(NamedTuple):
 
 ENVS = [("cartpole", mode, number) for mode in ("sync", "native") for number in (8, 64, 256)]
 ENVS += [("cartpole", "async", 8), ("frames", "sync", 8), ("frames", "sync", 64), ("frames", "async", 8)]
-ENVS += [("cartpole", "async", 64)]
+ENVS += [("cartpole", "async", 64), ("cartpole", "async", 256)]
 CASES = {case.name: case for env in ENVS for policy in ("random", "greedy") if (case := Case(*env, policy))}
-CASES |= {case.name: case for mode in ("sync", "async") if (case := Case("hopper", mode, 16, "random"))}
+HOPPERS = [Case("hopper", mode, number, "random") for mode in ("sync", "async") for number in (16, 64)]
+CASES |= {case.name: case for case in HOPPERS}
 IDS = {"cartpole": "CartPole-v1", "hopper": "Hopper-v5"}
 WORKERS = 2
 Run = Callable[[], int]
@@ -207,9 +208,9 @@ def run_pufferlib(case: Case) -> tuple[Run, Callable[[], None]]:
 
 
 CONTESTANTS: dict[str, tuple[Callable[[Case], tuple[Run, Callable[[], None]]], Callable[[Case], bool]]] = {
-    "gymnasium": (run_gymnasium, lambda case: True),
+    "gymnasium": (run_gymnasium, lambda case: case.mode != "async" or case.num_envs <= 64),
     "ours": (run_ours, lambda case: True),
-    "SB3": (run_sb3, lambda case: case.mode != "native"),
+    "SB3": (run_sb3, lambda case: case.mode == "sync" or (case.mode == "async" and case.num_envs <= 64)),
     "EnvPool": (run_envpool, lambda case: case.env == "cartpole" and case.mode == "native"),
     "PufferLib": (run_pufferlib, lambda case: case.env != "frames" and case.mode == "async"),
 }

@@ -30,7 +30,7 @@ FINAL_OBS = "final_obs"
 """Entry whose values stay objects, so that a row is an observation."""
 
 
-class Block(NamedTuple):
+class InfoBlock(NamedTuple):
     """Infos of some envs that all have the same entries, of the types in ``KINDS``: one array for all entries."""
 
     keys: list[str]
@@ -50,11 +50,11 @@ class Block(NamedTuple):
         return {key: (self.numbers, values.astype(kind)) for key, kind, values in rows}
 
 
-def _block(keys: list[str], kinds: list[str], numbers: list[int], data: bytes) -> Block:
-    return Block(keys, kinds, numbers, np.frombuffer(data).reshape(len(keys), len(numbers)))
+def _block(keys: list[str], kinds: list[str], numbers: list[int], data: bytes) -> InfoBlock:
+    return InfoBlock(keys, kinds, numbers, np.frombuffer(data).reshape(len(keys), len(numbers)))
 
 
-def part_of(infos: Mapping[int, Info]) -> Columns | Block:
+def part_of(infos: Mapping[int, Info]) -> Columns | InfoBlock:
     """Return the infos of envs, which are given by the numbers of the envs.
 
     Raises:
@@ -68,7 +68,7 @@ def part_of(infos: Mapping[int, Info]) -> Columns | Block:
         if list(info) != keys or [KINDS.get(type(value)) for value in info.values()] != kinds:
             return columns_of(infos)
     values = np.array([list(info.values()) for info in rest], dtype=np.float64).T
-    return Block(keys, kinds, list(infos), values)
+    return InfoBlock(keys, kinds, list(infos), values)
 
 
 def columns_of(infos: Mapping[int, Info]) -> Columns:
@@ -84,7 +84,7 @@ def columns_of(infos: Mapping[int, Info]) -> Columns:
     return columns
 
 
-def join_infos(parts: Sequence[Columns | Block], num_envs: int) -> Info:
+def join_infos(parts: Sequence[Columns | InfoBlock], num_envs: int) -> Info:
     """Return the info of a vector env, with a mask of shape (N,) for each entry.
 
     Args:
@@ -98,11 +98,11 @@ def join_infos(parts: Sequence[Columns | Block], num_envs: int) -> Info:
         >>> join_infos([columns_of({0: {"lives": 3}, 2: {"lives": 2.5}})], 3)
         {'lives': array([3. , 0. , 2.5]), '_lives': array([ True, False,  True])}
     """
-    blocks = [part for part in parts if isinstance(part, Block)]
+    blocks = [part for part in parts if isinstance(part, InfoBlock)]
     if blocks and len(blocks) == len(parts) and all(block[:2] == blocks[0][:2] for block in blocks):
         return _join_blocks(blocks, num_envs)
     infos: Info = {}
-    every = [part.columns() if isinstance(part, Block) else part for part in parts]
+    every = [part.columns() if isinstance(part, InfoBlock) else part for part in parts]
     for key in dict.fromkeys(key for part in every for key in part):
         found = [part[key] for part in every if key in part]
         numbers = found[0][0] if len(found) == 1 else [number for own, _ in found for number in own]
@@ -117,7 +117,7 @@ def join_infos(parts: Sequence[Columns | Block], num_envs: int) -> Info:
     return infos
 
 
-def _join_blocks(blocks: Sequence[Block], num_envs: int) -> Info:
+def _join_blocks(blocks: Sequence[InfoBlock], num_envs: int) -> Info:
     """Return the info of a vector env from blocks with the same entries."""
     numbers = blocks[0].numbers if len(blocks) == 1 else [number for block in blocks for number in block.numbers]
     values = np.concatenate([block.values for block in blocks], axis=1)

@@ -30,7 +30,7 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
-from lightning_ding.envs.infos import FINAL_OBS, Block, Columns, columns_of, frozen, join_infos, part_of
+from lightning_ding.envs.infos import FINAL_OBS, Columns, InfoBlock, columns_of, frozen, join_infos, part_of
 
 Stack = Callable[[Sequence[Any], NDArray[Any]], NDArray[Any]]
 IDLE, STEPPING, RESETTING = 0, 1, 2
@@ -142,7 +142,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         parts = [*([columns_of(finals)] if finals else []), *([part_of(infos)] if infos else [])]
         return self._batch(), rewards.copy(), terminations.copy(), truncations.copy(), self._join(parts)
 
-    def _join(self, parts: list[Columns | Block]) -> Any:
+    def _join(self, parts: list[Columns | InfoBlock]) -> Any:
         return join_infos(parts, self.num_envs)
 
     def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

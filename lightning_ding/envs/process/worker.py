@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, iterate
 
 from lightning_ding.envs.answers import BrokenEnvError, call_method, is_of_env, layout_of, name_of, named_error
-from lightning_ding.envs.infos import Block, Columns
+from lightning_ding.envs.infos import Columns, InfoBlock
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
@@ -40,7 +40,7 @@ STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
 HEADER = 9  # bytes of the code and the length of the data
 SHORT = 16_384  # bytes; the buffer of a pipe holds more
 Info = dict[str, Any]
-Outcome = tuple["list[Columns | Block]", "list[Any] | None"]
+Outcome = tuple["list[Columns | InfoBlock]", "list[Any] | None"]
 """The infos of K envs, and their observations if these have no fixed size."""
 
 
@@ -157,7 +157,7 @@ class WorkerEnvs(_SyncVectorEnv):
             seed_generators(seed)  # an env may draw from the generators of its process
         return super()._reset_one(number, seed, options)
 
-    def _join(self, parts: list[Columns | Block]) -> Any:
+    def _join(self, parts: list[Columns | InfoBlock]) -> Any:
         return parts  # the parent joins them with those of other workers
 
     def _fail(self, error: BaseException) -> NoReturn:
@@ -292,7 +292,7 @@ class EnvWorker:
         refusal = error if is_check and isinstance(error, Exception) else None
         return number, f"{type(error).__name__}: {error}", trace, refusal
 
-    def _outcome(self, infos: list[Columns | Block]) -> Outcome | None:
+    def _outcome(self, infos: list[Columns | InfoBlock]) -> Outcome | None:
         if self._block.observations is None:
             return infos, self._envs.observations()
         return (infos, None) if infos else None
