@@ -243,9 +243,9 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",
     home="lightning_ding.model",
     modules={
-        **dict.fromkeys(("mlp", "dict"), "encoder"),
+        "mlp": "encoder",
         **dict.fromkeys(("conv", "impala"), "image_encoders"),
-        "separate": "separate_encoder",
+        **dict.fromkeys(("dict", "separate"), "dict_encoders"),
     },
 )
 REWARD_MODEL_REGISTRY: Registry[Any] = Registry("reward model", home="lightning_ding.reward_model")

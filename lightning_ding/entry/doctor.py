@@ -11,7 +11,6 @@ from ``hparams.yaml`` or from a checkpoint; without it, symptoms that depend on 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import logging
@@ -24,8 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_ding.callbacks.diagnosis import PAGE, Diagnosis, Symptom
 from lightning_ding.config import require
-from lightning_ding.entry.lightning_cli import CommandParser
-from lightning_ding.entry.trained import in_one_line
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.policy.load import read_checkpoint
 from lightning_ding.utils.run_facts import Facts, facts_of
 
@@ -64,16 +62,8 @@ HEALTHY = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``doctor`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line, or a run without metrics.
-    """
-    shown: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = CommandParser(prog="lightning-ding doctor", description=__doc__, **shown)
+    """Run the command; raise SystemExit with code 2 for an invalid command line, or a run without metrics."""
+    parser = CommandParser(prog="lightning-ding doctor", description=__doc__)
     parser.add_argument("run", help="folder of a run, or a checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(list(arguments)[1:])

@@ -242,7 +242,7 @@ class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
 
     def _initialise(self, model: nn.Module | None) -> None:
         super()._initialise(model)
-        if model is None and self._needs_model() and self.config.learn.ppo_param_init:
+        if model is None and self.needs_model and self.config.learn.ppo_param_init:
             self.model.init_orthogonally()  # type: ignore[operator]
 
     def _init_spaces(self) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,9 @@ from lightning_ding.callbacks import BestCheckpoint, LastLine
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.protocols import return_text
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

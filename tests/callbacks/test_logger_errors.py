@@ -20,8 +20,8 @@ from lightning_ding.callbacks.tensorboard_returns import EventFile, write_withou
 from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +13,7 @@ from lightning import Trainer
 from lightning_ding.callbacks import TorchThreads, defaults
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 
 @pytest.fixture(autouse=True)

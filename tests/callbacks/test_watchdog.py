@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,7 @@ from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.exit_codes import STALLED
 from lightning_ding.utils.protocols import RunData, run_data
 from tests.callbacks.ending import Run
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 
 def test_blocked_queue_ends_the_run_with_all_stacks(tmp_path: Path) -> None:

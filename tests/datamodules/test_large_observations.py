@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.bounds import _reported
 from tests.algorithms.table import make_policy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 BEGIN = 1_700_000_000.0
 
 
@@ -69,7 +67,7 @@ def check_statistics(policy: Any) -> None:
     assert float(seen[0][1, 0] - seen[0][0, 0]) == pytest.approx(2, abs=0.2)
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "pg"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "pqn", "pg"])
 def test_rollouts_of_time_stamps_are_normalised(make_trainer: MakeTrainer, name: str) -> None:
     policy = policy_of(name)
     make_trainer().fit(policy, RolloutDataModule(**arguments(norm_obs=True)))

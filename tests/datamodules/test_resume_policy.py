@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,8 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, Roll
 from lightning_ding.datamodules.rank_state import load_own_state, save_own_state
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 PPO = ALGORITHMS["ppo"].config
 
@@ -254,7 +253,7 @@ def test_algorithms_of_this_package_keep_no_other_state_in_attributes(make_train
 # ---------------------------------------------------------------------- without the folder of the ranks
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "pg", "recurrent_ppo"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "pqn", "pg", "recurrent_ppo"])
 def test_on_policy_run_resumed_without_its_rank_folder_says_what_it_lacks(
     make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,12 @@ from lightning_ding.policy import (
 )
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.worker.config import CollectorConfig
+from tests.conftest import MakeTrainer
 from tests.policy.own_policies import Boltzmann, DrawsByItself, with_tenfold
 from tests.policy.test_on_policy import make_policy, make_rollout
 from tests.processes import run_ranks_of_lightning, run_two_ranks
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 FOLDER = Path(__file__).parent
 SIZES = {"model": {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [8]}}
 Reports = list[dict[str, Any]]

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from lightning_ding.rl import discounted_return, gae, n_step_return, time_major
+from lightning_ding.rl import (
+    RunningMeanStd,
+    combine_moments,
+    discounted_return,
+    gae,
+    lambda_return,
+    moments,
+    n_step_return,
+    time_major,
+)
 
 
 def slow_n_step_return(reward: Tensor, alive: Tensor, gamma: float) -> tuple[list[float], list[float]]:
@@ -105,6 +114,25 @@ def slow_return(rows: dict[str, Tensor], gamma: float) -> Tensor:
             weight *= gamma
             if rows["ended"][step]:
                 total += 0.0 if rows["terminated"][step] else weight * rows["next_value"][step].item()
+                break
+        returns.append(total)
+    return torch.tensor(returns)
+
+
+def slow_lambda_return(rows: dict[str, Tensor], gamma: float, lam: float) -> Tensor:
+    """Return the lambda-returns of one env's rows (S,), each as the weighted sum of all its n-step returns.
+
+    The weight of the return of n steps is (1 - lambda) lambda^(n-1), and lambda^(n-1) if the sequence ends there.
+    """
+    returns = []
+    for start in range(len(rows["reward"])):
+        total, rewards = 0.0, 0.0
+        for steps, step in enumerate(range(start, len(rows["reward"])), start=1):
+            rewards += gamma ** (steps - 1) * rows["reward"][step].item()
+            value = 0.0 if rows["terminated"][step] else rows["next_value"][step].item()
+            is_last = bool(rows["ended"][step])
+            total += (1.0 if is_last else 1 - lam) * lam ** (steps - 1) * (rewards + gamma**steps * value)
+            if is_last:
                 break
         returns.append(total)
     return torch.tensor(returns)
@@ -212,3 +240,115 @@ def test_discounted_return_equals_the_slow_loop(seed: int) -> None:
     expected = [slow_return({name: x[:, env] for name, x in rows.items()}, 0.9) for env in range(4)]
     got = discounted_return(rows["reward"], rows["next_value"], rows["terminated"], rows["ended"], 0.9)
     assert_close(got, torch.stack(expected, dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_running_moments_are_those_of_all_items_together() -> None:
+    x = 1e4 + torch.randn(100, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    running = RunningMeanStd((3,))
+    for part in x.split([1, 40, 0, 59]):
+        running.update(part)
+    assert_close(running.mean, x.mean(0), rtol=1e-12, atol=0)
+    assert_close(running.std, x.std(0, correction=0), rtol=1e-9, atol=0)
+    assert running.count.item() == 100
+
+
+def test_running_numbers_may_come_in_any_shape() -> None:
+    running = RunningMeanStd()
+    running.update(torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
+    # mean 4; variance (9 + 1 + 1 + 9) / 4 = 5
+    assert_close(torch.stack([running.mean, running.std**2]), torch.tensor([4.0, 5.0], dtype=torch.float64))
+
+
+def test_standard_deviation_is_1_before_anything_differs() -> None:
+    running = RunningMeanStd()
+    before = running.std.item()
+    running.update(torch.full((5,), 3.0))
+    assert (before, running.std.item()) == (1.0, 1.0)
+
+
+def test_moments_of_nothing_change_nothing() -> None:
+    full, nothing = moments(torch.tensor([1.0, 3.0])), moments(torch.tensor([]))
+    assert_close(combine_moments(*full, *nothing), full)
+    assert_close(combine_moments(*nothing, *full), full)
+    assert_close(combine_moments(*nothing, *nothing), nothing)
+
+
+def test_running_moments_are_saved_with_the_module() -> None:
+    running, restored = RunningMeanStd(), RunningMeanStd()
+    running.update(torch.tensor([1.0, 3.0]))
+    restored.load_state_dict(running.state_dict())
+    running.update(torch.tensor([8.0]))
+    restored.update(torch.tensor([8.0]))
+    assert_close(restored.state_dict(), running.state_dict())
+
+
+def test_root_mean_square_is_that_of_all_items_and_one_where_there_is_nothing_to_divide_by() -> None:
+    running = RunningMeanStd()
+    assert running.root_mean_square.item() == 1
+    running.update(torch.tensor([3.0, 3.0]))
+    assert running.root_mean_square.item() == pytest.approx(3.0)  # its standard deviation is 0
+    running.update(torch.tensor([1.0, 5.0]))
+    assert running.root_mean_square.item() == pytest.approx(11**0.5)  # (9 + 9 + 1 + 25) / 4
+    zeros = RunningMeanStd()
+    zeros.update(torch.zeros(5))
+    assert zeros.root_mean_square.item() == 1
+
+
+def test_lambda_return_of_three_steps_by_hand() -> None:
+    # gamma 0.5, lambda 0.5: G2 = 4 + 0.5 * 8 = 8, G1 = 2 + 0.5 * (0.5 * 4 + 0.5 * 8) = 5,
+    # G0 = 1 + 0.5 * (0.5 * 2 + 0.5 * 5) = 2.75
+    returns = lambda_return(column(1, 2, 4), column(2, 4, 8), flags(0, 0, 0), flags(0, 0, 1), 0.5, 0.5)
+    assert returns.flatten().tolist() == [2.75, 5.0, 8.0]
+
+
+def test_lambda_return_does_not_bootstrap_from_a_terminal_observation_whatever_its_value() -> None:
+    # G1 = 2, G0 = 1 + 0.5 * (0.5 * 4 + 0.5 * 2) = 2.5
+    last = flags(0, 1)
+    returns = lambda_return(column(1, 2), column(4, float("nan")), last, last, 0.5, 0.5)
+    assert returns.flatten().tolist() == [2.5, 2.0]
+
+
+def test_lambda_return_bootstraps_at_a_truncation_and_ignores_the_next_episode() -> None:
+    # G0 = 1 + 0.5 * 2, whatever lambda is; G1 = 100 + 0
+    returns = lambda_return(column(1, 100), column(2, 0), flags(0, 0), flags(1, 1), 0.5, 0.9)
+    assert returns.flatten().tolist() == [2.0, 100.0]
+
+
+def test_lambda_return_stops_at_a_termination_that_is_not_marked_as_an_end() -> None:
+    returns = lambda_return(column(1, 100), column(7, 0), flags(1, 1), flags(0, 1), 0.5, 0.5)
+    assert returns.flatten().tolist() == [1.0, 100.0]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(0.9, 0.8), (1.0, 1.0), (0.9, 0.0), (0.0, 0.8), (0.9, 1.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_lambda_return_equals_the_sum_over_returns_of_all_lengths(seed: int, gamma: float, lam: float) -> None:
+    rows = random_rows(seed)
+    del rows["value"]
+    expected = [slow_lambda_return({name: x[:, env] for name, x in rows.items()}, gamma, lam) for env in range(4)]
+    got = lambda_return(**rows, discount_factor=gamma, lambda_=lam)
+    assert_close(got, torch.stack(expected, dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_return_is_the_advantage_and_the_value_of_one_critic() -> None:
+    rows = random_rows(0)
+    rows["next_value"] = torch.where(rows["ended"], rows["next_value"], torch.roll(rows["value"], -1, 0))
+    advantage = gae(**rows, discount_factor=0.9, gae_lambda=0.8)
+    value = rows.pop("value")
+    assert_close(lambda_return(**rows, discount_factor=0.9, lambda_=0.8), advantage + value, rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_return_is_detached_and_leaves_its_arguments_alone() -> None:
+    rows = random_rows(0)
+    del rows["value"]
+    copies = {name: x.clone() for name, x in rows.items()}
+    given: dict[str, Any] = {**rows, "next_value": rows["next_value"].clone().requires_grad_()}
+    assert not lambda_return(**given, discount_factor=0.9, lambda_=0.8).requires_grad
+    assert_close(rows, copies)
+
+
+def test_lambda_return_takes_flags_that_are_numbers() -> None:
+    rows = random_rows(0)
+    del rows["value"]
+    as_numbers = {name: x.float() for name, x in rows.items()}
+    expected = lambda_return(**rows, discount_factor=0.9, lambda_=0.8)
+    assert_close(lambda_return(**as_numbers, discount_factor=0.9, lambda_=0.8), expected)

@@ -162,7 +162,7 @@ def network_section(section: Mapping[str, Any]) -> dict[str, Any]:
         kept.pop(name, None)
     if section.get("dict_encoder", "joined") == "joined":
         return kept
-    from lightning_ding.model.separate_encoder import dict_encoder
+    from lightning_ding.model.dict_encoders import dict_encoder
 
     kind = dict_encoder(section)
     require(kept["encoder"] is None, "model.encoder", f"None with model.dict_encoder {kind!r}", kept["encoder"])
