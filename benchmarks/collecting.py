@@ -1,11 +1,13 @@
-"""Env steps per second of collecting alone, compared with gymnasium's vector envs, Stable-Baselines3's, and EnvPool.
+"""Env steps per second of collecting alone, compared with gymnasium, Stable-Baselines3, EnvPool and PufferLib.
 
     python -m benchmarks.collecting      # writes docs/results/collecting.json
 
-CartPole-v1 in 8, 64 and 256 envs, in one process, in a process each, and as gymnasium's native vector env; and an env
-that costs nothing and observes 4 x 84 x 84 bytes. Actions are random, or those of one Q-network, which is the same for
-all. The contestants other than this project step their envs in a loop and keep nothing; the collector returns checked
-transitions, four steps of all envs a call. Envs in processes are eight, because the others need too much memory.
+CartPole-v1 in 8, 64 and 256 envs, in one process, in env processes, and as gymnasium's native vector env; an env that
+costs nothing and observes 4 x 84 x 84 bytes; and Hopper-v5 in 16 envs, if mujoco is installed. Actions are random, or
+those of one Q-network, which is the same for all. The contestants other than this project step their envs in a loop and
+keep nothing; the collector returns checked transitions, four steps
+of all envs a call. Hopper is only stepped, by the stepper of this project, with random actions.
+With processes, gymnasium and Stable-Baselines3 have one for each env, PufferLib and this project two.
 Each contestant runs in a separate process with one torch thread. All run in turn, three times. The load of a shared
 machine varies, so a run is timed in pieces, and the fastest quarter of them counts.
 """
@@ -54,14 +56,19 @@ class Case(NamedTuple):
 
 ENVS = [("cartpole", mode, number) for mode in ("sync", "native") for number in (8, 64, 256)]
 ENVS += [("cartpole", "async", 8), ("frames", "sync", 8), ("frames", "sync", 64), ("frames", "async", 8)]
+ENVS += [("cartpole", "async", 64), ("cartpole", "async", 256)]
 CASES = {case.name: case for env in ENVS for policy in ("random", "greedy") if (case := Case(*env, policy))}
+HOPPERS = [Case("hopper", mode, number, "random") for mode in ("sync", "async") for number in (16, 64)]
+CASES |= {case.name: case for case in HOPPERS}
+IDS = {"cartpole": "CartPole-v1", "hopper": "Hopper-v5"}
+WORKERS = 2
 Run = Callable[[], int]
 """Makes some steps and returns their number, counted over all envs."""
 
 
 def env_makers(case: Case) -> list[Callable[[], gym.Env[Any, Any]]]:
     """Return a function for each env that makes it."""
-    return [lambda: gym.make("CartPole-v1")] * case.num_envs if case.env == "cartpole" else [*makers(case.num_envs)]
+    return [lambda: gym.make(IDS[case.env])] * case.num_envs if case.env in IDS else [*makers(case.num_envs)]
 
 
 def q_policy(case: Case) -> Any:
@@ -114,11 +121,22 @@ def run_gymnasium(case: Case) -> tuple[Run, Callable[[], None]]:
 
 def run_ours(case: Case) -> tuple[Run, Callable[[], None]]:
     """Collect with this project."""
-    from lightning_ding.envs import make_vector_env
+    from lightning_ding.envs import EnvStepper, make_vector_env
     from lightning_ding.worker import create_serial_collector
 
-    env: Any = "CartPole-v1" if case.env == "cartpole" else {"class_path": "benchmarks.frames_env.PreparedFrames"}
-    envs = make_vector_env(env, case.num_envs, case.mode, seed=0)  # type: ignore[arg-type]
+    env: Any = IDS.get(case.env, {"class_path": "benchmarks.frames_env.PreparedFrames"})
+    workers = WORKERS if case.mode == "async" else None
+    envs = make_vector_env(env, case.num_envs, case.mode, seed=0, num_workers=workers)  # type: ignore[arg-type]
+    if case.env == "hopper":
+        stepper = EnvStepper(envs)
+        stepper.reset()
+
+        def step() -> int:
+            for _ in range(CALL):
+                stepper.step(envs.action_space.sample())
+            return CALL * case.num_envs
+
+        return step, envs.close
     policy = q_policy(case)
     collector = create_serial_collector({"type": "sample"}, env=envs, policy=policy.collect_mode)
     amount, is_random = CALL * case.num_envs, case.policy == "random"
@@ -169,11 +187,32 @@ def run_envpool(case: Case) -> tuple[Run, Callable[[], None]]:
     return run, envs.close
 
 
+def run_pufferlib(case: Case) -> tuple[Run, Callable[[], None]]:
+    """Step PufferLib's vector env of two workers."""
+    from pufferlib import emulation, vector
+
+    def make(**arguments: Any) -> Any:
+        return emulation.GymnasiumPufferEnv(env_creator=env_makers(case)[0], **arguments)
+
+    envs = vector.make(make, backend=vector.Multiprocessing, num_envs=case.num_envs, num_workers=WORKERS, seed=0)
+    envs.action_space.seed(0)
+    act, obs = chooser(case, envs.action_space.sample), envs.reset(seed=0)[0]
+
+    def run() -> int:
+        nonlocal obs
+        for _ in range(CALL):
+            obs = envs.step(act(obs))[0]
+        return CALL * case.num_envs
+
+    return run, envs.close
+
+
 CONTESTANTS: dict[str, tuple[Callable[[Case], tuple[Run, Callable[[], None]]], Callable[[Case], bool]]] = {
-    "gymnasium": (run_gymnasium, lambda case: True),
+    "gymnasium": (run_gymnasium, lambda case: case.mode != "async" or case.num_envs <= 64),
     "ours": (run_ours, lambda case: True),
-    "SB3": (run_sb3, lambda case: case.mode != "native"),
+    "SB3": (run_sb3, lambda case: case.mode == "sync" or (case.mode == "async" and case.num_envs <= 64)),
     "EnvPool": (run_envpool, lambda case: case.env == "cartpole" and case.mode == "native"),
+    "PufferLib": (run_pufferlib, lambda case: case.env != "frames" and case.mode == "async"),
 }
 """Each with the cases that it can run."""
 
@@ -222,8 +261,10 @@ def main() -> None:
         return
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[library] = "1"
-    packages = {"SB3": "stable_baselines3", "EnvPool": "envpool"}
+    packages = {"SB3": "stable_baselines3", "EnvPool": "envpool", "PufferLib": "pufferlib"}
     installed = [name for name in CONTESTANTS if importlib.util.find_spec(packages.get(name, "gymnasium"))]
+    if importlib.util.find_spec("mujoco") is None:
+        arguments.cases = [name for name in arguments.cases if CASES[name].env != "hopper"]
     results = in_turn(
         ["benchmarks.collecting", "--cases", *arguments.cases], arguments.only or installed, arguments.repeats
     )

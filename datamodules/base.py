@@ -100,6 +100,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         norm_obs: bool | None = None,
         norm_reward: bool | None = None,
         env_timeout: EnvTimeout = "default",
+        num_workers: int | None = None,
         train_wrappers: Wrappers = (),
         eval_wrappers: Wrappers = (),
         eval_env_id: EnvLike | None = None,
@@ -116,7 +117,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
                 ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
-            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
+            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` in ``num_workers`` processes,
                 ``"native"`` by the vector env that is registered for the id.
             wrappers: Wrappers of each env, for training and evaluation, the innermost first: short names such as
                 ``flatten``, short names with arguments such as ``{frame_stack: {stack_size: 4}}``, dotted paths,
@@ -143,7 +144,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
                 step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
                 death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
-                the episode and starts a new process; an evaluation repeats the episode.
+                the episodes of the envs in it and starts a new process; an evaluation repeats the episodes.
+            num_workers: Number of env processes on each rank, from 1 to ``num_envs``, only with ``mode="async"``; each
+                steps its envs one after another. None means one for each core that this process may use.
             train_wrappers: Wrappers of the training envs only, such as reward clipping, applied around ``wrappers``.
             eval_wrappers: Wrappers of the evaluation envs only, applied around ``wrappers``.
             eval_env_id: Evaluation env, with the same spaces; None means ``env_id``.
@@ -173,9 +176,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
-        find_mode(mode, env_timeout)
+        find_mode(mode, env_timeout, num_workers, num_envs)
         _check_numbers(arguments)
-        self.env_id, self.env_timeout, self.mode = env_id, env_timeout, mode
+        self.env_id, self.env_timeout, self.mode, self.num_workers = env_id, env_timeout, mode, num_workers
         self.evaluates = env_id is not None
         self.seed, self.num_envs = seed, num_envs
         self.wrappers = find_wrappers(wrappers)
@@ -198,7 +201,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self.info_keys, self.info_check = info_statistics(info_keys), InfoCheck()
         self._norm_asked = {"norm_obs": norm_obs, "norm_reward": norm_reward}
         self.norm_obs, self.norm_reward = bool(norm_obs), bool(norm_reward)
-        self._envs = RunEnvs(mode, env_timeout, self.import_names)
+        self._envs = RunEnvs(mode, env_timeout, self.import_names, num_workers)
         self._restore_io: Callable[[], None] | None = None
         self._collect_kwargs: Mapping[str, Any] = {}
 

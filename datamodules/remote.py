@@ -76,7 +76,16 @@ class RemoteReplayDataModule(RunDataModule):
     """
 
     no_options: ClassVar[frozenset[str]] = frozenset(
-        {"num_envs", "norm_reward", "env_timeout", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"}
+        {
+            "num_envs",
+            "norm_reward",
+            "env_timeout",
+            "num_workers",
+            "train_wrappers",
+            "eval_wrappers",
+            "eval_env_id",
+            "eval_env_kwargs",
+        }
     )
     _waits: list[float]
     """Seconds that the learner waited for each round since the last call of ``pop_metrics``."""

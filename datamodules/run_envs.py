@@ -30,7 +30,17 @@ Stage = Literal["validate", "test"]
 SLOW = 5.0  # seconds
 FIXED = frozenset(
     {
-        *("env_id", "mode", "wrappers", "env_kwargs", "env_timeout", "train_wrappers", "eval_wrappers", "eval_env_id"),
+        *(
+            "env_id",
+            "mode",
+            "wrappers",
+            "env_kwargs",
+            "env_timeout",
+            "num_workers",
+            "train_wrappers",
+            "eval_wrappers",
+            "eval_env_id",
+        ),
         *("eval_env_kwargs", "import_names", "info_keys", "monitor", "eval_every", "checkpoint_every"),
         *("norm_obs", "norm_reward", "demonstrations"),
     }
@@ -48,10 +58,18 @@ class RunEnvs:
         mode: How the envs are stepped.
         env_timeout: Time limits for an env.
         import_names: Modules that the process of an env imports first.
+        num_workers: Number of env processes, at most one for each env; None for the number of cores.
     """
 
-    def __init__(self, mode: VectorMode, env_timeout: EnvTimeout, import_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        mode: VectorMode,
+        env_timeout: EnvTimeout,
+        import_names: Sequence[str],
+        num_workers: int | None = None,
+    ) -> None:
         self.mode: VectorMode = mode
+        self._num_workers = num_workers
         self.opened: list[VectorEnv] = []
         """The open envs, which :meth:`close` closes; further ones may be added."""
         self._options: dict[str, Any] = {"env_timeout": env_timeout, "import_names": import_names}
@@ -82,6 +100,7 @@ class RunEnvs:
             **self._options,
             "check_api": parts != self._checked,
             "on_env_error": "restart" if restarts else "raise",
+            "num_workers": None if self._num_workers is None else min(self._num_workers, num_envs),
         }
         self._making = f"an env of {plain(env_id)}, which is made, reset or stepped for the first time"
         try:

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.envs.sync import JoinedInfos
+from lightning_ding.envs.sync import SettableEnvs
 from lightning_ding.envs.vector import SEPARATE_ENVS
 from lightning_ding.utils.protocols import EnvAccess
 
@@ -340,12 +340,12 @@ def apply_setting(env: Any, setting: Setting) -> None:
     """
     core, (kind, name, value) = env.unwrapped, setting
     if kind == "reset_options":
-        has_options = isinstance(core, JoinedInfos)
+        has_options = isinstance(core, SettableEnvs)
         allowed = '"sync" or "async" for options of resets, because a native vector env resets its envs itself'
         require(has_options, "mode", allowed, "native" if isinstance(core, VectorEnv) else type(core).__name__)
         core.set_reset_options(value)
     elif kind == "method":
-        if isinstance(core, JoinedInfos):
+        if isinstance(core, SettableEnvs):
             core.configure(name, *value[0], **value[1])
         elif callable(getattr(core, "call", None)):
             core.call(name, *value[0], **value[1])

@@ -1,8 +1,9 @@
-"""Vector envs of separate envs: how they join infos and read seeds, and those that are stepped in this process."""
+"""Vector envs of separate envs: how they read seeds, and those that are stepped in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -29,49 +30,23 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
+from lightning_ding.envs.infos import FINAL_OBS, Columns, InfoBlock, columns_of, frozen, join_infos, part_of
 
 Stack = Callable[[Sequence[Any], NDArray[Any]], NDArray[Any]]
-USUAL = {kind: np.dtype(kind) for kind in (bool, int, float)}
-"""The dtypes in which gymnasium joins Python's numbers. They are compared first, because they are the most frequent."""
-FITTING: set[tuple[Any, np.dtype[Any]]] = set()
-"""Types or dtypes of values, and the dtypes of arrays that hold all such values: what was found out so far."""
-
-NUMBERS = set("biufc")
-"""Kinds of dtypes of numbers."""
+IDLE, STEPPING, RESETTING = 0, 1, 2
+"""What an env does now."""
 
 
-class JoinedInfos(VectorEnv[Any, Any, Any]):
-    """Joins the infos of separate envs as gymnasium does, but in arrays that hold the values of all envs unchanged.
-
-    Gymnasium (1.4) takes the shape and the dtype of an array from the first env. If another env has a value that does
-    not fit, gymnasium fails, for example for None or a list of legal moves of another length, or changes the value: 2.5
-    becomes 2 after an integer, and any other number than 0 becomes True after a bool. Here numbers of different types
-    are joined in an array of a type that holds both, and everything else in an array of objects.
-    """
+class SettableEnvs(VectorEnv[Any, Any, Any]):
+    """A vector env of separate envs, of which methods can be called, and which takes options of resets."""
 
     copy: bool
     call: Callable[..., tuple[Any, ...]]
     configure: Callable[..., None]
-
-    @override
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        for key, value in env_info.items():
-            column = vector_infos.get(key)
-            is_usual = type(column) is np.ndarray and USUAL.get(type(value)) is column.dtype and column.ndim == 1
-            if not (column is None or is_usual or _fits(column, value) or key == "final_obs"):
-                vector_infos[key] = _wider(key, column, value, vector_infos[f"_{key}"])
-        try:
-            return super()._add_info(vector_infos, env_info, env_num)
-        except OverflowError:  # an integer of more than 64 bits
-            for key, value in env_info.items():
-                if type(value) is int:
-                    empty = np.zeros(self.num_envs, dtype=bool)
-                    mask = vector_infos.get(f"_{key}", empty)
-                    vector_infos[key] = _objects(vector_infos.get(key, empty), mask)
-            return super()._add_info(vector_infos, env_info, env_num)
+    set_reset_options: Callable[[dict[str, Any] | None], None]
 
 
-class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
+class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
     """A SyncVectorEnv whose steps give the same results in less time, and which checks what its envs return.
 
     Observations are joined in a new array for each step, instead of in one that is copied then. Final observations are
@@ -89,9 +64,12 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         self._count = 0  # steps of the vector env
         self._begun = [0] * self.num_envs  # their number at the last reset of each env
         self._seeds: list[int | None] = [None] * self.num_envs  # of the last reset of each env that had one
-        self._current, self._is_busy, self._resets = 0, False, False  # the env that is stepped or reset
+        self._first_id = 0  # number of the first env in infos
+        self._position: Any = [0, IDLE]  # the current env, and what it does
+        self._memory: Any = None  # arrays in which observations are joined; None for new ones in each step
         self._check = observation_check(self.single_observation_space)
         self._has_indices = has_indices(self.single_observation_space)
+        self._is_joined = _is_joined(self.single_observation_space)
         self._converts = False  # whether observations may be of another type than their space
         self._reset_options: dict[str, Any] = {}  # of all resets
 
@@ -106,7 +84,8 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
 
     def in_progress(self) -> str | None:
         """Return which env is in which step or reset now, or None. Any thread may call this."""
-        return f"env {self._current}, {self.env_name}, in {self._place()}" if self._is_busy else None
+        number, does = self._position
+        return None if does == IDLE else f"env {number}, {self.env_name}, in {self._place()}"
 
     @override
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -114,63 +93,65 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         seeds = seeds_of(seed, self.num_envs)
         options, mask = without_mask(options, self.num_envs)
         self._terminations[mask] = self._truncations[mask] = self._autoreset_envs[mask] = False
-        infos: dict[str, Any] = {}
-        self._is_busy = True
+        infos = {}
         try:
             for number in np.flatnonzero(mask).tolist():
+                self._position[0] = number
                 self._env_obs[number], info = self._reset_one(number, seeds[number], options)
-                infos = self._add_info(infos, info, number)
+                infos[self._first_id + number] = info
         except BaseException as error:
             self._fail(error)
-        self._is_busy = False
-        return self._batch(), infos
+        self._position[1] = IDLE
+        return self._batch(), self._join([part_of(infos)] if any(infos.values()) else [])
 
     @override
     def step(self, actions: Any) -> Any:
         """Step every env; return observations, rewards, ends by termination and by truncation, and the info."""
-        mode, due = self.autoreset_mode, self._autoreset_envs
-        if mode is AutoresetMode.DISABLED and due.any():
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
             return super().step(actions)  # which refuses to step an env that has to be reset
+        return self.step_each(iterate(self.action_space, actions))
+
+    def step_each(self, actions: Iterable[Any]) -> Any:
+        """Step every env with its action; the result is that of :meth:`step`."""
+        mode, due, position = self.autoreset_mode, self._autoreset_envs, self._position
         resets, is_late = mode is AutoresetMode.SAME_STEP, mode is AutoresetMode.NEXT_STEP
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
-        infos: dict[str, Any] = {}
-        self._count, self._is_busy = self._count + 1, True
+        first, infos, finals = self._first_id, {}, {}
+        self._count += 1
         try:
-            for number, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+            for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+                position[0] = number
                 if is_late and due[number]:
-                    self._env_obs[number], info = self._reset_one(number)
+                    self._env_obs[number], infos[first + number] = self._reset_one(number)
                     rewards[number], terminations[number], truncations[number] = 0.0, False, False
-                    infos = self._add_info(infos, info, number)
                     continue
-                self._current = number
+                position[1] = STEPPING
                 obs, reward, terminated, truncated, info = step_values(env.step(action))
                 rewards[number], terminations[number], truncations[number] = reward, terminated, truncated
                 if resets and (terminated or truncated):
                     self._check(obs, "step()")
-                    infos = self._add_info(infos, {"final_obs": obs, "final_info": info}, number)
+                    finals[first + number] = {FINAL_OBS: deepcopy(obs), "final_info": frozen(info)}
                     obs, info = self._reset_one(number)
                 if info:
-                    infos = self._add_info(infos, info, number)
+                    infos[first + number] = info.copy()  # envs may share it
                 self._env_obs[number] = obs
         except BaseException as error:
             self._fail(error)
-        self._is_busy = False
+        position[1] = IDLE
         self._autoreset_envs = terminations | truncations
-        return self._batch(), rewards.copy(), terminations.copy(), truncations.copy(), infos
+        parts = [*([columns_of(finals)] if finals else []), *([part_of(infos)] if infos else [])]
+        return self._batch(), rewards.copy(), terminations.copy(), truncations.copy(), self._join(parts)
 
-    @override
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if "final_obs" in env_info:  # this call comes before the reset
-            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
-        return super()._add_info(vector_infos, env_info, env_num)
+    def _join(self, parts: list[Columns | InfoBlock]) -> Any:
+        return join_infos(parts, self.num_envs)
 
     def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self._current, self._resets = number, True
+        self._position[1] = RESETTING
         self._seeds[number] = self._seeds[number] if seed is None else seed
         if self._reset_options:
             options = {**self._reset_options, **(options or {})}
         answer = reset_values(self.envs[number].reset(seed=seed, options=options))
-        self._begun[number], self._resets = self._count, False
+        self._begun[number] = self._count
         return answer
 
     def _batch(self) -> Any:
@@ -180,10 +161,12 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         """
         space, items = self.single_observation_space, self._env_obs
         try:
-            if not _is_joined(space):
+            if not self._is_joined:
                 self._observations = concatenate(space, items, self._observations)
                 return deepcopy(self._observations)
-            new: Any = create_empty_array(space, self.num_envs, fn=np.empty)
+            new: Any = self._memory
+            if new is None:
+                new = create_empty_array(space, self.num_envs, fn=np.empty)
             if self._has_indices:
                 self._check_all()
             if self._converts:
@@ -202,7 +185,7 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
 
     def _check_all(self) -> None:
         for number, obs in enumerate(self._env_obs):
-            self._current = number
+            self._position[0] = number
             try:
                 self._check(obs, "step()" if self._count > self._begun[number] else "reset()")
             except InvalidAnswerError as error:
@@ -210,8 +193,8 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Raise the exception of the current env, or one that names the env."""
-        number, place = self._current, self._place()
-        self._is_busy = self._resets = False
+        number, place = self._position[0], self._place()
+        self._position[1] = IDLE
         named = named_error(error, self.envs[number], number, place)
         if named is error:
             if isinstance(error, Exception):
@@ -221,7 +204,8 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         raise named from None if isinstance(error, InvalidAnswerError) else error
 
     def _place(self) -> str:
-        return place_of(self._count - self._begun[self._current], self._resets)
+        number, does = self._position
+        return place_of(self._count - self._begun[number], does == RESETTING)
 
 
 def _stacked(space: spaces.Space[Any], items: Sequence[Any], out: Any, stack: Stack) -> Any:
@@ -255,50 +239,6 @@ def _is_joined(space: spaces.Space[Any]) -> bool:
     return isinstance(space, PLAIN)
 
 
-def _fits(column: Any, value: Any) -> bool:
-    """Return whether a value can be written into the values of the other envs without a change; called at each step."""
-    if type(column) is dict:
-        return type(value) is dict
-    is_array = type(value) is np.ndarray
-    if ((value.dtype if is_array else type(value)), column.dtype) not in FITTING:
-        return column.dtype == object and column.ndim == 1 and not isinstance(value, dict)
-    return bool(column.shape[1:] == value.shape) if is_array else column.ndim == 1
-
-
-def _wider(key: str, column: Any, value: Any, mask: Any) -> Any:
-    """Return the values of the other envs in a form that also holds a value.
-
-    Args:
-        key: Name of the value, for an error.
-        column: Values of the other envs: an array whose leading axis has the number of envs, or a dict.
-        value: The value.
-        mask: Which envs have a value.
-
-    Raises:
-        TypeError: If one env has a dict, and another one has something else.
-    """
-    if isinstance(column, dict) or isinstance(value, dict):
-        raise TypeError(f"the info {key!r} must be a dict in all envs or in none, got {value!r}")
-    is_number = isinstance(value, (bool, int, float, np.number))
-    if not (is_number or isinstance(value, np.ndarray)) or column.shape[1:] != np.shape(value):
-        return _objects(column, mask)
-    kind = np.dtype(int) if type(value) is int else np.asarray(value).dtype  # also for an integer of more bits
-    if not {kind.kind, column.dtype.kind} <= NUMBERS:
-        return _objects(column, mask)
-    if not np.can_cast(kind, column.dtype):
-        return column.astype(np.result_type(kind, column.dtype))
-    FITTING.add((kind if isinstance(value, np.ndarray) else type(value), column.dtype))
-    return column
-
-
-def _objects(column: Any, mask: Any) -> Any:
-    """Return an array of objects with the values of the envs that have one, and None for the others."""
-    objects = np.full(len(column), None, dtype=object)
-    for env_num in np.flatnonzero(mask):
-        objects[env_num] = column[env_num]
-    return objects
-
-
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
     """Return a seed for each env, from the seed of the first env, a list of seeds, or None."""
     if seed is None or isinstance(seed, (int, np.integer)):
@@ -317,3 +257,18 @@ def without_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[dict[st
     allowed = f"a boolean array of shape ({num_envs},) with at least one true entry"
     require(is_mask, "options['reset_mask']", allowed, mask)
     return {name: value for name, value in options.items() if name != "reset_mask"}, mask
+
+
+def check_workers(num_workers: int | None, num_envs: int) -> int:
+    """Return a number of workers, for None the number of cores that this process may use, at most one for each env.
+
+    Raises:
+        ValueError: If the number is not from 1 to ``num_envs``.
+    """
+    if num_workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, num_envs)
+    allowed = f"from 1 to {num_envs}, the number of envs, or None for the number of cores"
+    is_number = isinstance(num_workers, int) and not isinstance(num_workers, bool)
+    require(is_number and 1 <= num_workers <= num_envs, "num_workers", allowed, num_workers)
+    return num_workers

@@ -20,13 +20,13 @@ from lightning_ding.envs.action_masks import check_mask_space
 from lightning_ding.envs.checks import EnvMaker, check_not_shared, check_statistics
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.state.origins import layers_of, note_origins
-from lightning_ding.envs.sync import JoinedInfos, _SyncVectorEnv
+from lightning_ding.envs.sync import SettableEnvs, _SyncVectorEnv, check_workers
 from lightning_ding.registry import import_modules
 
 if TYPE_CHECKING:
     from lightning_ding.envs.process.errors import OnEnvError
 
-SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, JoinedInfos)
+SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, SettableEnvs)
 """Vector envs of separate envs, which can be seeded and reset one by one and have the method ``call``."""
 VectorMode = Literal["sync", "async", "native"]
 """The modes of every ``mode`` option: the keys of ``MODES``."""
@@ -51,6 +51,7 @@ def make_vector_env(
     env_timeout: EnvTimeout = "default",
     import_names: Names = (),
     check_api: bool = False,
+    num_workers: int | None = None,
 ) -> VectorEnv:
     """Return a gymnasium ``VectorEnv`` whose ``metadata["autoreset_mode"]`` is set.
 
@@ -59,8 +60,9 @@ def make_vector_env(
             ``class_path`` and ``init_args``, or a callable that returns an env (with ``mode="native"``, a vector env of
             ``num_envs`` envs; it gets the number if it has an argument of that name).
         num_envs: Number of envs, >= 1.
-        mode: ``"sync"`` steps the envs in this process, ``"async"`` in a process each (``ProcessVectorEnv``),
-            ``"native"`` uses the vector env that is registered for the id or returned by the callable.
+        mode: ``"sync"`` steps the envs in this process, ``"async"`` in ``num_workers`` processes
+            (``ProcessVectorEnv``), ``"native"`` uses the vector env that is registered for the id or returned by the
+            callable.
         seed: Seed of the envs and of the action space. With a seed, the envs are reset once, each with its own seed.
             None draws random seeds.
         wrappers: Wrappers of each env, in order: callables, short names, short names with arguments, dotted paths, or
@@ -75,6 +77,8 @@ def make_vector_env(
         import_names: Modules to import first, also in env processes, for example to register envs.
         check_api: Create, reset, step and close an additional env first, and raise if it violates gymnasium's API.
             Without effect with ``mode="native"``.
+        num_workers: With ``mode="async"``, the number of processes, from 1 to ``num_envs``, which step their envs one
+            after another; None means one for each core that this process may use.
 
     Returns:
         The vector env, which the caller closes. Tuples in its observations are converted to dicts with the keys "0",
@@ -95,7 +99,7 @@ def make_vector_env(
         >>> with_seed.close()
     """
     require(num_envs >= 1, "num_envs", ">= 1", num_envs)
-    kind = find_mode(mode, env_timeout)
+    kind = find_mode(mode, env_timeout, num_workers, num_envs)
     allowed = (None, *AUTORESET_MODES) if kind.has_separate_envs else (None,)
     require(autoreset in allowed, "autoreset", f"one of {allowed} with mode={mode!r}", autoreset)
     if not kind.has_processes:
@@ -110,7 +114,7 @@ def make_vector_env(
         modules,
         check_api,
         AUTORESET_MODES[autoreset or "same_step"],
-        {"on_env_error": on_env_error, **_timeouts(env_timeout)},
+        {"on_env_error": on_env_error, "num_workers": num_workers, **_timeouts(env_timeout)},
     )
     vector = kind.make(request)
     try:
@@ -234,8 +238,8 @@ class Request(NamedTuple):
     modules: tuple[str, ...]
     check_api: bool
     autoreset_mode: AutoresetMode
-    failures: dict[str, Any]
-    """``on_env_error`` and time limits, for env processes."""
+    processes: dict[str, Any]
+    """``on_env_error``, ``num_workers`` and time limits, for env processes."""
 
     def makers(self, make: EnvMaker) -> list[Callable[[], gym.Env[Any, Any]]]:
         """Return a function for each env that creates it; the first one checks the env before, with ``check_api``."""
@@ -259,7 +263,7 @@ def _make_async(request: Request) -> VectorEnv:
             env = replace(env, entry_point=load_env_creator(env.entry_point))
     makers = request.makers(EnvMaker(env, request.wrappers, request.kwargs, request.modules))
     try:
-        return ProcessVectorEnv(makers, request.autoreset_mode, **request.failures)
+        return ProcessVectorEnv(makers, request.autoreset_mode, **request.processes)
     except EnvProcessError as error:
         if error.refusal is None:
             raise
@@ -325,9 +329,11 @@ SEPARATE_MODES: tuple[VectorMode, ...] = tuple(name for name, mode in MODES.item
 """The modes with separate envs."""
 
 
-def find_mode(mode: VectorMode, env_timeout: EnvTimeout) -> Mode:
-    """Return a mode of ``MODES``; raise if there is no such mode, or it does not support the time limits."""
+def find_mode(mode: VectorMode, env_timeout: EnvTimeout, num_workers: int | None, num_envs: int) -> Mode:
+    """Return a mode of ``MODES``; raise if there is no such mode, or options of processes do not suit it."""
     require(mode in tuple(MODES), "mode", f"one of {tuple(MODES)}", mode)
     has_processes = MODES[mode].has_processes
     require(has_processes or env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
+    require(has_processes or num_workers is None, "num_workers", f"None with mode={mode!r}", num_workers)
+    check_workers(num_workers, num_envs)
     return MODES[mode]

@@ -53,7 +53,7 @@ SAID = {
 
 def pair(make: Any = AttackingEnv, mode: AutoresetMode = SAME) -> tuple[VectorEnv, VectorEnv]:
     """Return two envs in this process and two in one other process."""
-    return _SyncVectorEnv([make] * 2, mode), ProcessVectorEnv([make] * 2, mode, envs_per_process=2)
+    return _SyncVectorEnv([make] * 2, mode), ProcessVectorEnv([make] * 2, mode, num_workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_number_that_does_not_fit_into_the_type_of_its_space_is_refused_in_both_
         assert text.startswith("env 0, WideEnv, violates gymnasium's API in step 3 of its episode: the observation of")
         assert f"step() must fit into {space.dtype}, the type of the space {space}, got" in text
         assert float(text.rpartition("got ")[2]) == pytest.approx(value)
-    process = ProcessVectorEnv(makers[:1] * 2, SAME, envs_per_process=2)
+    process = ProcessVectorEnv(makers[:1] * 2, SAME, num_workers=1)
     assert error_of(process) == error_of(_SyncVectorEnv(makers[:1] * 2, SAME))
     process.close()
 
@@ -222,7 +222,7 @@ def test_wrong_answers_drop_the_episode_in_both_modes() -> None:
         return lambda: FaultBarrier(AttackingEnv(attack))
 
     makers = [make(attack) for attack in STEPS]
-    process = ProcessVectorEnv(makers, DISABLED, envs_per_process=len(makers), on_env_error="restart")
+    process = ProcessVectorEnv(makers, DISABLED, num_workers=1, on_env_error="restart")
     faults = []
     for env in (_SyncVectorEnv(makers, DISABLED), process):
         stepper = EnvStepper(env)

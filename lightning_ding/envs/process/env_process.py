@@ -14,18 +14,19 @@ from contextlib import nullcontext, suppress
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Literal
 
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from lightning_ding.envs.process.errors import Failure, describe_exit
 from lightning_ding.envs.process.lifeline import lifeline, sigterm_blocked
 from lightning_ding.envs.process.main_module import dumps_for_child, hidden_script
-from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
-from lightning_ding.envs.process.worker import DONE, ERROR, MORE, STEP, serve
+from lightning_ding.envs.process.shared_memory import SharedArrays
+from lightning_ding.envs.process.worker import DONE, ERROR, MORE, SHORT, STEP, read_message, send_message, serve
+from lightning_ding.envs.sync import IDLE, RESETTING
 
 Limits = tuple["float | None", "float | None"]
-"""Seconds for an answer, and seconds for the reset after a step; None for no limit."""
+"""Seconds for what one env does, and seconds for its reset after a step; None for no limit."""
 QUICK = 0.2  # seconds of waiting for the processes in order, before waiting for all of them at once
 STALL = 10.0  # seconds until an interrupted message fails
 STARTING = "the start of its process"
@@ -60,7 +61,8 @@ class EnvProcess:
         self.is_alive = False
         self.block: SharedArrays | None = None
         self._requested = STARTING
-        self._reset_at: float | None = None  # seconds into the wait at which a reset after a step was noticed
+        self._place = [0, IDLE]  # the current env in the worker, and what it does
+        self._since = 0.0  # seconds into the wait at which that was noticed
         self._pipe, child_pipe = context.Pipe()
         self._file = self._pipe.fileno()
         name = f"envs {env_ids.start}-{env_ids.stop - 1}"
@@ -75,8 +77,6 @@ class EnvProcess:
         self._answer_or_end = select.poll()
         self._answer_or_end.register(self._file, select.POLLIN)
         self._answer_or_end.register(self.process.sentinel, select.POLLIN)
-        self._answer_only = select.poll()
-        self._answer_only.register(self._file, select.POLLIN)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             with socket.socket(fileno=os.dup(self._file)) as end:
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(STALL), 0))
@@ -87,16 +87,13 @@ class EnvProcess:
 
     def send(self, operation: str, data: Any) -> None:
         """Send a request that is already pickled, or None for a step with the actions in the shared memory."""
-        self._requested, self.failure, self.answer, self._reset_at = operation, None, None, None
+        self._requested, self.failure, self.answer = operation, None, None
+        self._place, self._since = [0, IDLE], 0.0
         if self.block is not None:
-            self.block.position[1] = STEPPING  # until the process changes it
+            self.block.position[:] = self._place  # until the process changes it
         self.is_pending = True  # set first, so that after an error here no answer is assigned to a wrong request
         try:
-            if data is None:
-                os.write(self._file, STEP)
-            else:
-                os.write(self._file, MORE)
-                self._pipe.send_bytes(data)
+            send_message(self._file, STEP if data is None else MORE, data)
         except OSError:
             self._handle_death()
 
@@ -114,43 +111,40 @@ class EnvProcess:
 
     def wait_for_answer(self, seconds: float) -> bool:
         """Wait for the answer or the end of the process; return whether either came in time."""
-        if not self._answer_or_end.poll(seconds * 1000):
-            return False
-        self.read_answer()
-        return True
+        ready = dict(self._answer_or_end.poll(seconds * 1000))
+        if ready:
+            self.read_answer(self._file in ready)
+        return bool(ready)
 
-    def read_answer(self) -> None:
-        """Read the answer that has arrived, or record that the process died."""
-        code, data = b"", None
+    def read_answer(self, is_there: bool) -> None:
+        """Read the answer that has arrived, or record that the process ended without one."""
+        code, data = b"", b""
         try:
-            if self._answer_only.poll(0):  # otherwise the process has ended, and reading would block
-                code = os.read(self._file, 1)
-            if code in (MORE, ERROR):
-                data = self._pipe.recv_bytes()
+            if is_there or self._file in dict(self._answer_or_end.poll(0)):  # reading would block without an answer
+                code, data = read_message(self._file, SHORT)
         except (OSError, EOFError):
             code = b""
         if code not in (DONE, MORE, ERROR):
             self._handle_death()
-        elif data is not None:
+        elif data:
             self._unpickle(code, data)
         self.is_pending = False
 
     def limit(self, limits: Limits, passed: float) -> float | None:
-        """Return the time limit in seconds for the current answer; that of a reset after a step begins with the reset.
+        """Return the time limit in seconds of what the current env does, which begins when it was noticed.
 
         ``passed`` is the time in seconds since the request.
         """
-        first, more = limits
-        if first is None or not self._is_resetting_after_step():
-            return first
-        if self._reset_at is None:
-            self._reset_at = passed
-        return None if more is None else self._reset_at + more
+        place = [0, IDLE] if self.block is None else self.block.position.tolist()
+        if place != self._place:
+            self._place, self._since = place, passed
+        seconds = limits[1 if self._is_resetting_after_step() else 0]
+        return None if seconds is None else self._since + seconds
 
     def give_up(self, limits: Limits) -> None:
         """End a process that did not answer in time."""
         seconds = limits[1 if self._is_resetting_after_step() else 0]
-        self.failure = Failure("hung", tuple(self.env_ids), self._operation(), f"no answer within {seconds:g} s")
+        self.failure = self._lost("hung", f"no answer within {seconds:g} s")
         self.kill()
 
     def end(self, seconds: float) -> bool:
@@ -179,7 +173,7 @@ class EnvProcess:
         """Return the objects that become ready when the process answers or ends."""
         return [self._pipe, self.process.sentinel]
 
-    def _unpickle(self, code: bytes, data: bytes) -> None:
+    def _unpickle(self, code: bytes, data: Any) -> None:
         try:
             answer = ForkingPickler.loads(data)
         except Exception as error:  # unpickling a user's class may raise any exception
@@ -195,8 +189,15 @@ class EnvProcess:
 
     def _handle_death(self) -> None:
         self.process.join(1.0)
-        self.failure = Failure("died", tuple(self.env_ids), self._operation(), describe_exit(self.process.exitcode))
+        self.failure = self._lost("died", describe_exit(self.process.exitcode))
         self.kill()
+
+    def _lost(self, kind: Literal["died", "hung"], summary: str) -> Failure:
+        """Return the failure of all envs of a lost process, which names the one that was stepped or reset then."""
+        number, does = [0, IDLE] if self.block is None else self.block.position.tolist()
+        current = self.env_ids[number] if len(self.env_ids) > 1 and does != IDLE else None
+        summary += "" if current is None else f" in env {current}"
+        return Failure(kind, tuple(self.env_ids), self._operation(), summary, current=current)
 
     def _is_resetting_after_step(self) -> bool:
         return self._requested == "step()" and self.block is not None and bool(self.block.position[1] == RESETTING)
@@ -222,8 +223,9 @@ def gather(processes: Sequence[EnvProcess], limits: Limits, give_up_on: Sequence
         ready, seconds = _wait(pending, AT_ONCE if lost else _rest(pending, limits, passed))
         passed += seconds
         for process in pending:
-            if any(source in ready for source in process.sources()):
-                process.read_answer()
+            answer, end = process.sources()
+            if answer in ready or end in ready:
+                process.read_answer(answer in ready)
             elif not lost and (limit := process.limit(limits, passed)) is not None and passed >= limit:
                 process.give_up(limits)
         if lost and not ready:

@@ -54,10 +54,13 @@ class Failure:
     """The traceback of the exception."""
     refusal: Exception | None = None
     """The exception if a check of an argument raised it."""
+    current: int | None = None
+    """The env that was stepped or reset when the process of several envs was lost, if it is known."""
 
     def describe(self, details: Mapping[int, str] | None = None) -> str:
         """Return a description of the failure, with its traceback and the given details of its envs."""
-        texts = [details[env_id] for env_id in self.env_ids if env_id in details] if details else []
+        about = self.env_ids if self.current is None else (self.current,)
+        texts = [details[env_id] for env_id in about if env_id in details] if details else []
         detail = f" ({'; '.join(texts)})" if texts else ""
         who = f"env {self.env_ids[0]}" if len(self.env_ids) == 1 else f"envs {list(self.env_ids)}"
         trace = f"\n{self.trace.rstrip()}" if self.trace else ""

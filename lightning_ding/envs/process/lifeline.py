@@ -103,7 +103,7 @@ def _watch_parent(parent: Connection) -> None:
 
 @contextmanager
 def sigterm_blocked() -> Iterator[None]:
-    """Block SIGTERM in this thread while it starts processes, which inherit the signal mask."""
+    """InfoBlock SIGTERM in this thread while it starts processes, which inherit the signal mask."""
     resource_tracker.ensure_running()  # its start would unblock SIGTERM again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:

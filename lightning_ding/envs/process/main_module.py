@@ -8,11 +8,12 @@ script defines are pickled by value instead.
 from __future__ import annotations
 
 import operator
+import pickle
 import sys
 import threading
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
@@ -44,6 +45,8 @@ def dumps_for_child(message: Any) -> Any:
 
 def dumps_for_parent(message: Any) -> Any:
     """Return a pickled message from an env process, with the script's objects pickled by name."""
+    with suppress(Exception):  # the usual message is plain data, which this pickles in half the time
+        return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     try:
         return ForkingPickler.dumps(message)
     except (AttributeError, PicklingError) as error:

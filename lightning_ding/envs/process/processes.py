@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -40,10 +41,10 @@ class EnvProcesses:
 
     Args:
         makers: Functions that create the envs.
-        envs_per_process: Number of envs that share a process.
+        num_workers: Number of processes, at most one for each env.
         mode: Autoreset mode.
         context: Start method of processes.
-        timeout: Seconds for creating the envs of a process; None for no limit.
+        timeout: Seconds for creating an env; None for no limit.
 
     Raises:
         EnvProcessError: If a function cannot be pickled.
@@ -52,7 +53,7 @@ class EnvProcesses:
     def __init__(
         self,
         makers: Sequence[Callable[[], gym.Env[Any, Any]]],
-        envs_per_process: int,
+        num_workers: int,
         mode: AutoresetMode,
         context: str,
         timeout: float | None,
@@ -61,8 +62,8 @@ class EnvProcesses:
         self._timeout = timeout
         self.is_closed = False
         """Whether all processes were ended."""
-        ids = range(len(makers))
-        self._groups = [ids[start : start + envs_per_process] for start in ids[::envs_per_process]]
+        bounds = [-(-len(makers) * worker // num_workers) for worker in range(num_workers + 1)]
+        self._groups = [range(*pair) for pair in itertools.pairwise(bounds)]
         self._setups = [_pickle_makers(makers, group, mode) for group in self._groups]
         self.settings: dict[str, list[tuple[Any, ...]]] = {}
         """Requests that have set something in the envs, one for each process, which replacements get too; by what they
@@ -119,12 +120,12 @@ class EnvProcesses:
             process.kill()
         self._make(numbers, ())
         fresh = [self.all[number] for number in numbers]
+        self._share(working := _working(fresh))
+        gather(working, (self._timeout, None))
         for process in (working := _working(fresh)):
             number = self.all.index(process)
             settings = [requests[number] for requests in self.settings.values()]
             process.ask(MAKING, ("resume", seeds[process.rows], settings))
-        gather(working, (self._timeout, None))
-        self._share(working := _working(fresh))
         gather(working, (self._timeout, None))
         return fresh
 
@@ -164,7 +165,9 @@ class EnvProcesses:
         if not (failed and give_up_on):
             for process in (working := _working(fresh)):
                 process.send(MAKING, self._setups[self.all.index(process)])
-            failed += self.gather(working, (self._timeout, None), give_up_on)
+            most = max(map(len, self._groups))
+            limit = None if self._timeout is None else self._timeout * most
+            failed += self.gather(working, (limit, None), give_up_on)
         return failed
 
     def _share(self, processes: Sequence[EnvProcess]) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from lightning_ding.envs.answers import Layout
 
 ALIGNMENT = 64  # bytes; a cache line
-STEPPING, RESETTING = 1, 2
 
 
 class SharedArrays:
@@ -48,8 +47,9 @@ class SharedArrays:
             np.ndarray(shape, dtype, memory, start)
             for (shape, dtype), start in zip([*columns, *seen, *done], starts, strict=True)
         ]
+        self.observations, self.actions = observations, actions
         self.position: NDArray[np.int64] = arrays[0]
-        """Number of the current env within the process, and ``STEPPING`` or ``RESETTING``."""
+        """Number of the current env within the process, and ``IDLE``, ``STEPPING`` or ``RESETTING``."""
         self.reward: NDArray[np.float64] = arrays[1]
         self.terminated: NDArray[np.bool_] = arrays[2]
         self.truncated: NDArray[np.bool_] = arrays[3]

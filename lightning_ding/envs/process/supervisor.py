@@ -131,7 +131,7 @@ class ProcessSupervisor:
         """
         now, then = len(self._processes.all), len(states)
         if now != then:
-            raise NotPlainError(f"the number of env processes must be as saved, {then}, got {now}")
+            raise NotPlainError(f"the number of env processes must be as saved, {then}, got {now}: num_workers sets it")
         self.ask_all("load_state()", [("load_state", pickle.dumps(state)) for state in states])
         for process in self._processes.all:
             if process.answer is not None:
@@ -168,8 +168,8 @@ class ProcessSupervisor:
             ids = _chosen_in(process, chosen)
             if process.is_alive:
                 process.lost = process.lost if len(ids) < len(process.env_ids) else None
-                numbers = [env_id - process.env_ids.start for env_id in ids]
-                process.ask("reset()", ("reset", numbers, [seeds[env_id] for env_id in ids], options))
+                mask = np.isin(process.env_ids, ids)
+                process.ask("reset()", ("reset", seeds[process.rows], {**(options or {}), "reset_mask": mask}))
         return self._processes.gather(asked, self._limits, self._give_up_on)
 
     def _raise(self, failed: Sequence[EnvProcess], reason: str | None = None) -> None:

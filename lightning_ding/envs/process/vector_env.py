@@ -20,20 +20,21 @@ from numpy.typing import NDArray
 
 from lightning_ding.config import require
 from lightning_ding.envs.answers import layout_of
+from lightning_ding.envs.infos import FINAL_OBS, columns_of, join_infos
 from lightning_ding.envs.process.env_process import EnvProcess
 from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.envs.process.lifeline import close_at_exit
 from lightning_ding.envs.process.processes import EnvProcesses
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
 from lightning_ding.envs.state.codec import from_plain, to_plain
-from lightning_ding.envs.sync import JoinedInfos, seeds_of, without_mask
+from lightning_ding.envs.sync import SettableEnvs, check_workers, seeds_of, without_mask
 from lightning_ding.utils.posix import require_posix
 
 Info = dict[str, Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
 
 
-class ProcessVectorEnv(JoinedInfos):
+class ProcessVectorEnv(SettableEnvs):
     """Steps envs in separate processes, with the same results as a ``SyncVectorEnv``.
 
     Observations, actions, rewards and ends of episodes are in memory that each process shares only with the main
@@ -59,10 +60,11 @@ class ProcessVectorEnv(JoinedInfos):
         env_fns: Functions that create the envs; they are sent to the processes by cloudpickle.
         autoreset_mode: Gymnasium's autoreset mode, which defines when an env is reset after the end of an episode.
         copy: Return copies of observations, which the next step does not overwrite.
-        envs_per_process: Number of envs that share a process, and its faults; >= 1.
-        reset_timeout: Seconds for ``reset``, for creating the envs of a process, for ``call`` and similar methods, and
-            for the reset within an autoreset step; > 0, None for no limit.
-        step_timeout: Seconds for ``step``; > 0, None for no limit.
+        num_workers: Number of processes, which step their envs one after another; from 1 to the number of envs. None
+            means as many as this process may use cores.
+        reset_timeout: Seconds for the reset of an env, for creating it, and for ``call`` and similar methods; > 0, None
+            for no limit.
+        step_timeout: Seconds for the step of an env; > 0, None for no limit.
         close_timeout: Seconds for closing the envs, after which their processes are killed; > 0.
         on_env_error: ``"raise"`` raises a failure in ``reset`` or ``step``, ``"restart"`` replaces the process.
         restart_budget: Maximum number of faults of an env without a complete episode between them, >= 0. The next fault
@@ -86,7 +88,7 @@ class ProcessVectorEnv(JoinedInfos):
         env_fns: Sequence[Callable[[], gym.Env[Any, Any]]],
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
         copy: bool = True,
-        envs_per_process: int = 1,
+        num_workers: int | None = None,
         reset_timeout: float | None = 120.0,
         step_timeout: float | None = 60.0,
         close_timeout: float = 5.0,
@@ -96,13 +98,14 @@ class ProcessVectorEnv(JoinedInfos):
     ) -> None:
         self.closed = True  # until there are processes to close
         timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout, "close_timeout": close_timeout}
-        check_arguments(len(env_fns), envs_per_process, on_env_error, restart_budget, timeouts)
+        check_arguments(len(env_fns), on_env_error, restart_budget, timeouts)
+        workers = check_workers(num_workers, len(env_fns))
         method = start_method(context)
         self.num_envs, self.copy = len(env_fns), copy
         self.on_env_error, self.autoreset_mode = on_env_error, AutoresetMode(autoreset_mode)
         self._reset_timeout, self._step_timeout, self._close_timeout = reset_timeout, step_timeout, close_timeout
         self._owner = os.getpid()
-        self._processes = EnvProcesses(env_fns, envs_per_process, self.autoreset_mode, method, reset_timeout)
+        self._processes = EnvProcesses(env_fns, workers, self.autoreset_mode, method, reset_timeout)
         first = self._processes.start()
         self.single_observation_space, self.single_action_space, metadata, self.render_mode, self.env_name = first
         self.closed = False
@@ -278,16 +281,9 @@ class ProcessVectorEnv(JoinedInfos):
         self._processes.settings[operation] = requests
 
     def _infos(self, processes: Sequence[EnvProcess], faults: dict[int, Info]) -> Info:
-        infos: Info = {}
-        for env_id, info in faults.items():
-            infos = self._add_info(infos, info, env_id)
-        for process in processes:
-            for number, _, info, final in process.answer or ():
-                env_id = process.env_ids[number]
-                if final is not None:
-                    infos = self._add_info(infos, {"final_obs": final[0], "final_info": final[1]}, env_id)
-                infos = self._add_info(infos, info, env_id)
-        return infos
+        """Return the infos of all envs, and of the envs with a fault."""
+        parts = [part for process in processes if process.answer is not None for part in process.answer[0]]
+        return join_infos([*parts, columns_of(faults)] if faults else parts, self.num_envs)
 
     def _check_running(self) -> None:
         if self.closed or self._processes.is_closed:
@@ -305,11 +301,10 @@ def start_method(name: str | None) -> str:
 
 
 def check_arguments(
-    num_envs: int, envs_per_process: int, on_env_error: str, restart_budget: int, timeouts: Mapping[str, float | None]
+    num_envs: int, on_env_error: str, restart_budget: int, timeouts: Mapping[str, float | None]
 ) -> None:
     """Raise ``ValueError`` for an argument of ``ProcessVectorEnv`` that is out of its range."""
     require(num_envs >= 1, "env_fns", "one or more functions", num_envs)
-    require(envs_per_process >= 1, "envs_per_process", ">= 1", envs_per_process)
     require(on_env_error in get_args(OnEnvError), "on_env_error", f"one of {get_args(OnEnvError)}", on_env_error)
     require(restart_budget >= 0, "restart_budget", ">= 0", restart_budget)
     for name, seconds in timeouts.items():
@@ -371,7 +366,7 @@ class Observations:
         for process in failed:
             for env_id in process.env_ids:
                 fault = {"abnormal": True, "fault": process.failure.fault_of(env_id) if process.failure else ""}
-                final = {"final_obs": self.of(env_id), "final_info": fault}
+                final = {FINAL_OBS: self.of(env_id), "final_info": fault}
                 faults[env_id] = final if are_final else fault
         return faults
 
@@ -381,8 +376,7 @@ class Observations:
         for leaf, column in zip(self._leaves, process.block.obs, strict=True):
             leaf[rows] = column[rows.start - first : rows.stop - first]
         if self._layout is None:
-            for number, obs, _, _ in process.answer:
-                self._items[first + number] = obs
+            self._items[rows] = process.answer[1][rows.start - first : rows.stop - first]
 
 
 def put_actions(processes: Sequence[EnvProcess], leaves: Sequence[NDArray[Any]]) -> None:

@@ -13,7 +13,7 @@ import functools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -41,7 +41,7 @@ MODULE = re.compile(r"\blightning_ding\.(?:\w+\.)+(?=\w)")
 """The module of a class or function of this package, which may differ from that in a saved state."""
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
 NOT_READ = frozenset(
-    {"env_fns", "envs", "_check", "_converts"}
+    {"env_fns", "envs", "_check", "_converts", "_position", "_memory"}
 )  # attributes of a SyncVectorEnv; its envs are read one by one
 
 
@@ -103,42 +103,6 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     _write(core, state["core"], name, decoded)
     for wrapper, saved in zip(wrappers, state["wrappers"], strict=True):
         _write(wrapper, saved, name, decoded)
-
-
-def separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]) -> State:
-    """Return the state of envs that are in no vector env, such as those of an env process.
-
-    Args:
-        envs: Envs, one or more.
-        makers: The functions that created them.
-
-    Raises:
-        NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
-    """
-    layers = [layer for one in envs for layer in chain(one)]
-    memo = Memo(layers)
-    made = [{"envs": describe(list(makers))}, *map(_fingerprint, envs)]
-    state: State = {"made": made, "surroundings": read_surroundings(layers, memo)}
-    state |= {"envs": _read_all(envs, _name_of(envs[0]), memo)}
-    state["lost"] = state["surroundings"].pop("lost")
-    memo.check_memory()
-    return state
-
-
-def load_separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]], state: State) -> None:
-    """Restore a state that ``separate_state`` returned, in envs that were created in the same way and have been reset.
-
-    Raises:
-        NotPlainError: If the state belongs to different envs, which must be reset then.
-    """
-    name = _name_of(envs[0])
-    if len(envs) != len(state["envs"]):
-        raise NotPlainError(f"{name}: the number of envs must be as saved, {len(state['envs'])}, got {len(envs)}")
-    _check_wrappers(envs, state["envs"], name)
-    check_fingerprints(state["made"], [{"envs": describe(list(makers))}, *map(_fingerprint, envs)], name)
-    decoded: dict[int, Any] = {}
-    _load_surroundings([layer for one in envs for layer in chain(one)], state, decoded)
-    _write_all(envs, state["envs"], name, decoded)
 
 
 def state_sizes(state: Mapping[str, Any]) -> Counter[str]:

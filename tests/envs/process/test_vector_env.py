@@ -69,10 +69,10 @@ def actions_of(env: Any, steps: int) -> list[Any]:
 
 
 @each_mode
-@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("together", [1, 2, 3])
 def test_envs_in_processes_give_the_very_results_of_envs_in_one(make: Make, mode: AutoresetMode, together: int) -> None:
     sync = SyncVectorEnv([RichEnv] * 3, autoreset_mode=mode)
-    parallel = make([RichEnv] * 3, mode, envs_per_process=together)
+    parallel = make([RichEnv] * 3, mode, num_workers=together)
     assert_same(parallel.reset(seed=4, options={"total": 2}), sync.reset(seed=4, options={"total": 2}))
 
     resets = 0
@@ -194,7 +194,7 @@ def test_number_of_the_kind_of_the_space_is_accepted(make: Make, space: Any, giv
 
 
 def test_methods_and_attributes_are_those_of_each_env(make: Make) -> None:
-    envs = make([functools.partial(CountingEnv, number) for number in range(3)], envs_per_process=2)
+    envs = make([functools.partial(CountingEnv, number) for number in range(3)], num_workers=2)
 
     assert envs.get_attr("number") == envs.call("get_wrapper_attr", "number") == (0, 1, 2)
     envs.set_attr("number", [5, 6, 7])
@@ -278,7 +278,9 @@ def test_mistakes_are_named(make: Make) -> None:
     ("argument", "message"),
     [
         ({"env_fns": []}, "env_fns must be one or more"),
-        ({"envs_per_process": 0}, "envs_per_process must be >= 1, got 0"),
+        ({"num_workers": 0}, "num_workers must be from 1 to 1, the number of envs, or None for .* cores, got 0"),
+        ({"num_workers": 2}, "num_workers must be from 1 to 1, .*, got 2"),
+        ({"num_workers": True}, "num_workers must be from 1 to 1, .*, got True"),
         ({"reset_timeout": 0}, "reset_timeout must be > 0 or None, got 0"),
         ({"step_timeout": -1}, "step_timeout must be > 0 or None, got -1"),
         ({"close_timeout": 0}, "close_timeout must be > 0, got 0"),

@@ -155,7 +155,7 @@ def test_cancelled_evaluation_draws_no_more_envs(monkeypatch: pytest.MonkeyPatch
 
 def test_one_env_is_drawn_in_its_process() -> None:
     makers = [functools.partial(FilmedEnv, i, (3,)) for i in range(3)]
-    env = ProcessVectorEnv(makers, AutoresetMode.DISABLED, envs_per_process=2, context="fork")
+    env = ProcessVectorEnv(makers, AutoresetMode.DISABLED, num_workers=1, context="fork")
     try:
         env.reset(seed=[0, 1, 2])
         assert [env.render_one(i)[0, 0, 0] for i in (2, 1, 0)] == [230, 130, 30]
