@@ -133,7 +133,7 @@ class MetricsLogger(Callback):
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
         data = run_data(trainer)
-        metrics = _over_ranks(pl_module.metrics, *data.pop_episodes(), data.pop_infos())
+        metrics = _over_ranks(pl_module.metrics, data.pop_episode_sums(), data.pop_infos())
         means = {name.removeprefix("learn/"): value for name, value in metrics.items() if name.startswith("learn/")}
         pl_module.check_means(means)
         progress, seconds = pl_module.progress, self._seconds()
@@ -181,13 +181,14 @@ class MetricsLogger(Callback):
 
 
 def _over_ranks(
-    learn: Any, returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]
+    learn: Any, episodes: tuple[float, float, int], infos: dict[str, tuple[float, int]]
 ) -> dict[str, float]:
     """Return the learning metrics' means over the ranks that have them, and the means over the episodes of all ranks.
 
     A rank may lack a metric, such as the share of the entropy if none of its observations leaves a choice.
     """
-    of_episodes = [(sum(returns), len(returns)), (float(sum(lengths)), len(returns)), *infos.values()]
+    returns, lengths, count = episodes
+    of_episodes = [(returns, count), (lengths, count), *infos.values()]
     values = [number for pair in of_episodes for number in pair]
     pairs = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
     metrics = {f"learn/{name}": value for name, value in learn.flush_over_ranks().items()}

@@ -20,6 +20,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
+from lightning_ding.envs.tensor.make import is_batch, with_device
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.vector import (
     MODES,
@@ -117,7 +118,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
                 ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
             mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
-                ``"native"`` by the vector env that is registered for the id.
+                ``"native"`` by the vector env that is registered for the id, ``"tensor"`` as batches of tensors on the
+                device of the run, for the envs and algorithms that take them.
             wrappers: Wrappers of each env, for training and evaluation, the innermost first: short names such as
                 ``flatten``, short names with arguments such as ``{frame_stack: {stack_size: 4}}``, dotted paths,
                 mappings with ``class_path`` and ``init_args``, or callables. Evaluations leave out ``clip_reward``,
@@ -176,7 +178,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         find_mode(mode, env_timeout)
         _check_numbers(arguments)
         self.env_id, self.env_timeout, self.mode = env_id, env_timeout, mode
-        self.evaluates = env_id is not None
+        self.evaluates = env_id is not None and not (eval_env_id is None and is_batch(env_id))
         self.seed, self.num_envs = seed, num_envs
         self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
@@ -442,6 +444,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
+        if self.mode == "tensor":
+            env_kwargs = with_device(env_id, env_kwargs, cast(Trainer, self.trainer).strategy.root_device)
         restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)
 

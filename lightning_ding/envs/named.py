@@ -64,6 +64,10 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
         'CartPoleEnv'
     """
     if not isinstance(env, str):
+        if all(hasattr(env, one) for one in ("num_envs", "reset", "step")) and not isinstance(env, type):
+            from lightning_ding.envs.tensor.make import given_env
+
+            return functools.partial(given_env, env)
         return _find(env, name, AN_ENV, gym.registry)
     prefix, _, game = env.partition(":")
     if prefix == PETTINGZOO:
