@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from benchmarks.compare import Result
@@ -36,7 +37,7 @@ def run(w: PPOWorkload) -> Result:
     return {"seconds": seconds, "compile_seconds": both - seconds, "env_steps": rounds * w.rollout, "updates": updates}
 
 
-def make_train(w: PPOWorkload) -> tuple[Any, int]:
+def make_train(w: PPOWorkload) -> tuple[Any, int]:  # noqa: C901 - it is one function for the compiler
     """Return the function that trains from a random key, and the number of its rounds."""
     import gymnax
     import jax
@@ -52,7 +53,7 @@ def make_train(w: PPOWorkload) -> tuple[Any, int]:
     def init_mlp(key: Any, outputs: int, gain: float) -> Any:
         sizes = (4, *w.hidden, outputs)
         layers = []
-        for place, (width_in, width_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for place, (width_in, width_out) in enumerate(pairwise(sizes)):
             key, own = jax.random.split(key)
             scale = gain if place == len(sizes) - 2 else 2**0.5
             layers.append((jax.nn.initializers.orthogonal(scale)(own, (width_in, width_out)), jnp.zeros(width_out)))
@@ -118,7 +119,7 @@ def make_train(w: PPOWorkload) -> tuple[Any, int]:
             (params, optimizer_state), loss = jax.lax.scan(update, (params, optimizer_state), parts)
             return (params, optimizer_state, key), loss.mean()
 
-        carry, loss = jax.lax.scan(one_pass, (params, optimizer_state, key), None, w.epochs)
+        carry, _ = jax.lax.scan(one_pass, (params, optimizer_state, key), None, w.epochs)
         return (*carry[:2], state, obs, carry[2]), data.done.mean()
 
     def train(key: Any) -> Any:

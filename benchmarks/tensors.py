@@ -4,8 +4,8 @@
 
 Each contestant runs in a separate process with one torch thread, or with ``--threads`` of them; all run in turn, three
 times. Envs, networks, rollouts, minibatches and losses are the same. The loop in JAX is one jitted function with
-gymnax's CartPole, as in PureJaxRL; it needs the packages jax, optax and gymnax, and XLA takes the cores that the process
-may use. Seconds of compilation are left out.
+gymnax's CartPole, as in PureJaxRL; it needs the packages jax, optax and gymnax, and XLA takes all cores that the
+process may use. Seconds of compilation are left out.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
-from lightning_ding.envs.tensor.make import is_batch, with_device
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
+from lightning_ding.envs.tensor.make import is_batch, with_device
 from lightning_ding.envs.vector import (
     MODES,
     SEPARATE_MODES,

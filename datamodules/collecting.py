@@ -19,7 +19,6 @@ from lightning_ding.datamodules.run_envs import check_same_spaces
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
-    InteractionSerialEvaluator,
     ISerialCollector,
     create_serial_collector,
     get_serial_collector_cls,

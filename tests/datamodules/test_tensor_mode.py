@@ -16,11 +16,13 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_ding import nested
+from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
+from tests.processes import run_ranks_of_lightning
 
 N = 8
 QUIET: dict[str, Any] = {
@@ -202,9 +204,11 @@ def test_a_fit_collects_learns_and_evaluates(policy_class: Any) -> None:
 
 
 @pytest.mark.parametrize("env", [IsaacLike, ManiSkillLike])
-def test_envs_of_other_packages_train(env: Any) -> None:
+def test_envs_of_other_packages_train(env: Any, caplog: pytest.LogCaptureFixture) -> None:
     one = trainer(log_every_n_steps=1)
     one.fit(short(), RolloutDataModule(env, num_envs=N, mode="tensor", max_env_step=256, n_evaluator_episode=2))
+    said = [line.message for line in caplog.records if "gives no final observations" in line.message]
+    assert [line[:10] for line in said] == (["IsaacLike "] if env is IsaacLike else [])
     if env is IsaacLike:
         assert one.callback_metrics["collect/Episode/tracking"] == 1
     else:
@@ -240,6 +244,17 @@ def test_observations_are_normalised() -> None:
     assert int(policy.normaliser.get_submodule("obs").count) == 256
 
 
+def test_each_rank_has_a_shard_of_the_envs(tmp_path: Path) -> None:
+    run_ranks_of_lightning(Path(__file__).with_name("tensor_ranks_script.py"), tmp_path)
+    one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
+    assert one["env_step"] == other["env_step"] == 512
+    assert one["env_step_of_rank"] == other["env_step_of_rank"] == 256
+    assert one["episode"] == other["episode"] == one["episodes_of_rank"] + other["episodes_of_rank"] > 0
+    assert not torch.equal(one["obs"], other["obs"])
+    for name, tensor in one["weights"].items():
+        assert torch.equal(tensor, other["weights"][name]), name
+
+
 # ---------------------------------------------------------------------- errors
 
 
@@ -249,11 +264,14 @@ def fit(policy: Any, datamodule_class: Any = RolloutDataModule, **kwargs: Any) -
 
 
 BAD: dict[str, tuple[Callable[[], None], str]] = {
-    "algorithm": (lambda: fit(PGPolicy()), "policy must be one of a2c, ppo, recurrent_ppo, or a class .* got 'PGPolicy'"),
+    "algorithm": (
+        lambda: fit(PGPolicy()),
+        "policy must be one of a2c, ppo, recurrent_ppo, or a class .* got 'PGPolicy'",
+    ),
     "replay": (lambda: fit(DQNPolicy(), ReplayDataModule), "policy must be one of a2c, ppo, recurrent_ppo"),
     "collector": (
         lambda: fit(short(collect={"n_episode": 8, "n_sample": None, "collector": {"type": "episode"}})),
-        "collect.collector.type must be \"sample\"",
+        'collect.collector.type must be "sample"',
     ),
     "reward": (lambda: fit(short(), norm_reward=True), "norm_reward must be False"),
     "sde": (lambda: fit(short(model={"use_sde": True}), env_id="Pendulum-v1"), "model.use_sde must be False"),
@@ -271,3 +289,81 @@ def test_what_cannot_work_is_refused_at_the_start(case: str) -> None:
     run, text = BAD[case]
     with pytest.raises(ValueError, match=text):
         run()
+
+
+# ---------------------------------------------------------------------- exact resume
+
+
+def run_to(folder: Path, end: int, policy_class: Any = PPOPolicy, env: Any = "CartPole-v1", **kwargs: Any) -> Any:
+    """Train to an env step with checkpoints in a folder, resuming if ``ckpt_path`` is given; return the policy."""
+    torch.manual_seed(0)
+    policy = short(policy_class)
+    datamodule = RolloutDataModule(
+        env, num_envs=N, mode="tensor", seed=3, max_env_step=end, rounds_per_epoch=2, n_evaluator_episode=2
+    )
+    one = trainer(enable_checkpointing=True, default_root_dir=folder, callbacks=[RunCheckpoint(folder)])
+    one.fit(policy, datamodule, **kwargs)
+    return policy
+
+
+@pytest.mark.parametrize("policy_class", [PPOPolicy, RecurrentPPOPolicy])
+def test_a_resumed_run_is_exact(policy_class: Any, tmp_path: Path) -> None:
+    whole = run_to(tmp_path / "whole", 768, policy_class)
+    run_to(tmp_path / "half", 256, policy_class)
+    resumed = run_to(tmp_path / "half", 768, policy_class, ckpt_path=tmp_path / "half" / "last.ckpt")
+    assert resumed.progress.env_step == whole.progress.env_step == 768
+    assert resumed.progress.episode == whole.progress.episode
+    for (name, one), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_a_repeated_run_is_exact(tmp_path: Path) -> None:
+    first, second = (run_to(tmp_path / name, 256) for name in ("first", "second"))
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Opaque(CartPole):
+    """An env whose state cannot be read."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.simulator = object()
+
+
+class InAttributes(CartPole):
+    """An env whose state is in attributes: its first states do not depend on a generator."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        del self._generator
+        self.starts = torch.zeros((), dtype=torch.int64)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return super().reset()
+
+    def _new_states(self) -> torch.Tensor:
+        self.starts = self.starts + 1
+        numbers = torch.arange(4 * self.num_envs).view(4, -1) + self.starts
+        return self._first_state(torch.frac(numbers * 0.618))
+
+
+def test_env_that_cannot_hand_over_its_state_is_named_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_to(tmp_path, 256, env=Opaque)
+    lines = [line.message for line in caplog.records if "the checkpoints of this run will not contain" in line.message]
+    assert len(lines) == 1
+    assert "the state of its envs, so that a resumed run starts new episodes: Opaque." in lines[0]
+
+
+def test_state_in_attributes_is_restored(tmp_path: Path) -> None:
+    whole = run_to(tmp_path / "whole", 512, env=InAttributes)
+    run_to(tmp_path / "half", 256, env=InAttributes)
+    resumed = run_to(tmp_path / "half", 512, env=InAttributes, ckpt_path=tmp_path / "half" / "last.ckpt")
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)

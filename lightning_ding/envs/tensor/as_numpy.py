@@ -91,12 +91,15 @@ class TensorsAsNumpy(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the envs; see :meth:`TensorEnv.state_dict`."""
-        return {"envs": self.tensors.state_dict(), "action_space": self.action_space.np_random.bit_generator.state}
+        """Return the state of the envs, None before their first reset; see :meth:`TensorEnv.state_dict`."""
+        envs = None if self.tensors.obs is None else self.tensors.state_dict()
+        return {"envs": envs, "action_space": self.action_space.np_random.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        self.tensors.load_state_dict(state["envs"])
+        if state["envs"] is not None:
+            self.tensors.reset()  # so that there is a device, and attributes to set
+            self.tensors.load_state_dict(state["envs"])
         self.action_space.np_random.bit_generator.state = state["action_space"]
 
     def _numbers(self, info: Mapping[str, Any]) -> dict[str, Any]:

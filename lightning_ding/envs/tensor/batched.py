@@ -52,6 +52,8 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = self._spaces()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self.state = torch.zeros(self.size, num_envs, device=self.device)
+        self.elapsed = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._generator = torch.Generator(self.device)
         self._generator.seed()
 

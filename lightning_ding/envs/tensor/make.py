@@ -59,7 +59,12 @@ def make_tensor_envs(
         ValueError: If there is no such env, it has another number of envs, or there are wrappers.
         TypeError: If the result is no env of tensors.
     """
-    require(not wrappers, "wrappers", '() with mode="tensor": wrap the batch of envs in the callable that makes it', wrappers)
+    require(
+        not wrappers,
+        "wrappers",
+        '() with mode="tensor": wrap the batch of envs in the callable that makes it',
+        wrappers,
+    )
     if isinstance(env, str):
         near = closest(env, BUILT_IN)
         hint = "" if near is None or near == env else f"; did you mean {near!r}?"

@@ -53,7 +53,7 @@ class TensorEnv:
     """N envs on one device, read in one way.
 
     Where an env gives no final observations, an episode that was truncated bootstraps from its last observation but
-    one, as in rsl_rl; :attr:`lacks_final_obs` is true then.
+    one, as in rsl_rl.
 
     Args:
         env: An env in one of the forms of this module.
@@ -87,10 +87,9 @@ class TensorEnv:
         self.single_action_space: spaces.Space[Any] = env.single_action_space
         self.obs: Any = None
         """Observations to act on, leading axis N; None before the first reset."""
-        self.lacks_final_obs = False
-        """Whether the last step had no final observations."""
+        self.gives_final_obs = False
+        """Whether a step has had final observations."""
         self._to_env: Callable[[Tensor], Any] = _as_it_is
-        self._final_name: str | None = None
 
     @property
     def device(self) -> torch.device:
@@ -138,15 +137,11 @@ class TensorEnv:
         return TensorStep(next_obs, as_tensor(reward).reshape(-1), terminated, truncated, info, ended, obs)
 
     def _next_obs(self, previous: Any, obs: Any, ended: Tensor, info: Mapping[str, Any]) -> Any:
-        name = self._final_name
-        if name is None or name not in info:
-            name = self._final_name = next((one for one in FINAL_OBS if one in info), None)
-        self.lacks_final_obs = name is None
-        final = previous
-        if name is not None:
-            final = info[name]
-            final = nested.apply(as_tensor, final if self._key is None else final[self._key])
-        return _where(ended, final, obs)
+        name = next((one for one in FINAL_OBS if one in info), None)
+        if name is None:  # perhaps because no episode ended
+            return _where(ended, previous, obs)
+        self.gives_final_obs, final = True, info[name]
+        return _where(ended, nested.apply(as_tensor, final if self._key is None else final[self._key]), obs)
 
     # ------------------------------------------------------------------ state
 
@@ -163,7 +158,7 @@ class TensorEnv:
 
         name, env = type(self.env).__name__, self.env
         for read, write in (("state_dict", "load_state_dict"), ("get_state", "set_state")):
-            if hasattr(env, read) and hasattr(env, write):
+            if callable(getattr(env, read, None)) and callable(getattr(env, write, None)):
                 return {"obs": self.obs, read: to_plain(getattr(env, read)(), f"{name}.{read}()")}
         fixed = ("single_observation_space", "single_action_space", "observation_space", "action_space")
         own = {key: value for key, value in vars(env).items() if key not in fixed and not callable(value)}

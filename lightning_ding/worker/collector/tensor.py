@@ -9,6 +9,7 @@ Shapes: N envs, T steps of a call, S = T N transitions.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +20,11 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs.tensor.reader import TensorEnv, TensorStep
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.episodes import EpisodeStatistics
 from lightning_ding.worker.tensor_episodes import TensorEpisodes
+
+logger = logging.getLogger(__name__)
 
 LOGGED = ("log", "episode")
 """Entries of an info with numbers for the log, of the envs that were reset (Isaac Lab, rsl_rl)."""
@@ -42,6 +46,7 @@ class TensorCollector(EpisodeStatistics):
     def __init__(self, env: TensorEnv, policy: Any) -> None:
         super().__init__()
         self._env, self._policy = env, policy
+        self._has_warned = False
         self._table: Any = None  # columns (T, N, ...) of the last rollout, whose memory the next one uses again
 
     def reset_env(self) -> None:
@@ -151,6 +156,13 @@ class TensorCollector(EpisodeStatistics):
         """
         returns, lengths, count, self.infos = self._episodes.pop()
         self.episode += count
+        if count and not self._env.gives_final_obs and not self._has_warned:
+            self._has_warned = True
+            if rank_and_world_size()[0] == 0:
+                logger.warning(
+                    "%s gives no final observations (info['final_obs']), so episodes that a time limit ends bootstrap "
+                    "from their last observation but one", type(self._env.env).__name__,
+                )  # fmt: skip
         return returns, lengths, count
 
     def keep_records(self) -> None:
@@ -195,7 +207,9 @@ def check_policy(policy: Any, norm_reward: bool) -> None:
         ValueError: Naming the algorithm or the option, and what is allowed.
     """
     if not policy.supports_tensors:
-        known = sorted(name for name in POLICY_REGISTRY if getattr(POLICY_REGISTRY.get(name), "supports_tensors", False))
+        known = sorted(
+            name for name in POLICY_REGISTRY if getattr(POLICY_REGISTRY.get(name), "supports_tensors", False)
+        )
         allowed = f'one of {", ".join(known)}, or a class with supports_tensors, with mode="tensor"'
         require(False, "policy", allowed, type(policy).__name__)
     config = policy.config

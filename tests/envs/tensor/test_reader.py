@@ -34,7 +34,7 @@ def test_forms_with_final_observations_give_the_same_steps(form: Any) -> None:
 def test_forms_without_final_observations_keep_the_last_one_before(form: Any) -> None:
     env = TensorEnv(form(N))
     steps, wanted = run(env), run(TensorEnv(CartPole(N)))
-    assert env.lacks_final_obs
+    assert not env.gives_final_obs
     before = CartPole(N).reset(seed=3)[0]
     for step, want in zip(steps, wanted, strict=True):
         assert torch.equal(step.obs, want.obs)
