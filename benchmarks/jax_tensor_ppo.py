@@ -73,7 +73,7 @@ def make_train(w: PPOWorkload) -> tuple[Any, int]:  # noqa: C901 - it is one fun
         value = mlp(params["critic"], obs)[:, 0]
         keys = jax.random.split(for_env, w.num_envs)
         stepped = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, env_params)
-        next_obs, state, reward, done = stepped[0], stepped[1], stepped[2], stepped[3]
+        next_obs, state, reward, done = stepped[0], stepped[1], stepped[2], stepped[3] | stepped[4]
         return (params, state, next_obs, key), Transition(obs, action, log_prob, reward, done, value)
 
     def advantages(data: Transition, last_value: Any) -> Any:

@@ -159,9 +159,9 @@ class RunData:
         return [], []
 
     def pop_episode_sums(self) -> tuple[float, float, int]:
-        """Return the sum of returns, the sum of lengths and the number of the episodes on this rank since the last call.
+        """Return the sum of returns, the sum of lengths and the number of the episodes since the last call.
 
-        It is called before :meth:`pop_infos`, on all ranks.
+        They are of this rank. It is called before :meth:`pop_infos`, on all ranks.
         """
         returns, lengths = self.pop_episodes()
         return float(sum(returns)), float(sum(lengths)), len(returns)

@@ -142,7 +142,9 @@ def test_truncated_step_bootstraps_from_the_final_observation_and_a_terminated_o
 class NothingIsRead(TorchFunctionMode):
     """Raises when a tensor becomes an array or a Python number."""
 
-    methods = {"numpy", "item", "tolist", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__"}
+    methods = frozenset(
+        {"numpy", "item", "tolist", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__"}
+    )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = (resolve_name(func) or "").rpartition(".")[2]

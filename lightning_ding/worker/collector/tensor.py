@@ -170,13 +170,13 @@ class TensorCollector(EpisodeStatistics):
         self.keeps_records = self._episodes.keeps_records = True
 
     def pop_records(self) -> list[tuple[float, ...]]:
-        """Return ``envstep`` at its end, return, length and numbers of the infos of each episode since the last call."""
+        """Return ``envstep`` at its end, return and length of each episode since the last call, and NaN for infos."""
         return self._episodes.pop_records()
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that determines the next collected data, except that of the envs, as tensors and builtins."""
+        """Return the state that determines the next collected data, except that of the envs, as plain data."""
         from lightning_ding.envs.state.codec import to_plain
 
         under_way = {"obs": self._obs, "first_episode": self._first_episode, "episodes": self._episodes.state_dict()}
