@@ -445,7 +445,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
         if self.mode == "tensor":
-            env_kwargs = with_device(env_id, env_kwargs, cast(Trainer, self.trainer).strategy.root_device)
+            env_kwargs = with_device(find_env(env_id), env_kwargs, cast(Trainer, self.trainer).strategy.root_device)
         restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)
 

@@ -34,11 +34,8 @@ def takes(env: Any, name: str) -> bool:
 
 
 def with_device(env: Any, env_kwargs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return the arguments of an env with the device of the run, if it takes one and has none."""
-    from lightning_ding.envs.named import find_env
-
-    maker = env if isinstance(env, str) and env in BUILT_IN else find_env(env)
-    return {"device": device, **env_kwargs} if takes(maker, "device") else dict(env_kwargs)
+    """Return the arguments of an env, an id or a callable, with the device of the run if it takes one and has none."""
+    return {"device": device, **env_kwargs} if takes(env, "device") else dict(env_kwargs)
 
 
 def make_tensor_envs(
