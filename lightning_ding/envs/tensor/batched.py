@@ -81,7 +81,7 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------------ gymnasium
 
     @override
-    def reset(  # type: ignore[override]
+    def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """Start a new episode in every env, and return the observations and an empty info.

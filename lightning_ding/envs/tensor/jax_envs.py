@@ -121,7 +121,7 @@ class GymnaxEnv(JaxEnv):
             self._jax.vmap(one, in_axes=(0, None))(state, self._params)
             for one in (self._env.is_terminated, self._env.is_truncated)
         ]
-        return obs, state, reward, *flags  # type: ignore[return-value]
+        return obs, state, reward, *flags
 
 
 class BraxEnv(JaxEnv):
@@ -180,4 +180,4 @@ def _space_of(space: Any) -> spaces.Space[Any]:
         raise TypeError(f"spaces of gymnax must be Discrete or Box, got {kind}")
     dtype = np.dtype(str(np.dtype(space.dtype)))
     low, high = (np.broadcast_to(np.asarray(one), space.shape).astype(dtype) for one in (space.low, space.high))
-    return spaces.Box(low, high, space.shape, dtype)  # type: ignore[arg-type]
+    return spaces.Box(low, high, space.shape, dtype)
