@@ -5,9 +5,9 @@
     python -m benchmarks.offline_to_online --table                  # docs/results/offline_to_online.json as a table
 
 Each policy makes the updates of its recipe on the data set ``pendulum`` of ``benchmarks/offline.py``, and then 3,000
-env steps in Pendulum-v1 with one update for each, after 300 steps without updates: with minibatches of its own steps
-(``alone``), or with half of each minibatch from the data (``mixed``, the option ``demonstrations``). Before, and about
-every 300 env steps, 20 greedy episodes are played.
+env steps in Pendulum-v1 with one update for each, after 300 steps without updates: with minibatches of the steps that
+it made (``alone``), or with half of each minibatch from the data (``mixed``, the option ``demonstrations``). Before,
+and about every 300 env steps, 20 greedy episodes are played.
 """
 
 from __future__ import annotations

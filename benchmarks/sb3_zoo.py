@@ -17,7 +17,7 @@ from lightning_ding.sb3.zoo import WITHOUT_POLICY, read_zoo, translate_entry
 
 
 class File(NamedTuple):
-    """What became of the entries of a file of the zoo."""
+    """The entries of a file of the zoo, translated, without a policy here, or refused."""
 
     name: str
     entries: int

@@ -1,4 +1,4 @@
-"""Tianshou as a peer of the offline benchmarks, with the settings of its own examples: ``pip install tianshou``.
+"""Tianshou as a peer of the offline benchmarks, with the settings of Tianshou's examples: ``pip install tianshou``.
 
 Values are those of https://github.com/thu-ml/tianshou/tree/v2.0.1: ``test/offline/test_td3_bc.py`` and ``test_cql.py``
 on Pendulum-v1, ``test/offline/test_discrete_cql.py`` on CartPole-v1, and ``examples/offline/d4rl_il.py``, on other

@@ -1,4 +1,4 @@
-"""Tianshou as a peer of the learning benchmarks, with the settings of its own examples: ``pip install tianshou``.
+"""Tianshou as a peer of the learning benchmarks, with the settings of Tianshou's examples: ``pip install tianshou``.
 
 Values are those of https://github.com/thu-ml/tianshou/tree/v2.0.1/test: ``discrete/test_iqn.py``, ``test_fqf.py``,
 ``test_discrete_sac.py`` and ``test_c51.py`` on CartPole-v1, which they train until a return of 195 or less, and

@@ -1,10 +1,13 @@
 from .best_checkpoint import BestCheckpoint as BestCheckpoint
 from .curriculum import Curriculum as Curriculum
-from .defaults import default_callbacks as default_callbacks
+from .defaults import (
+    LastLine as LastLine,
+    TorchThreads as TorchThreads,
+    default_callbacks as default_callbacks,
+)
 from .episode_record import EpisodeRecord as EpisodeRecord
 from .evaluation_interval import EvaluationInterval as EvaluationInterval
 from .initial_weights import InitialWeights as InitialWeights
-from .last_line import LastLine as LastLine
 from .metrics import MetricsLogger as MetricsLogger, write_metrics as write_metrics
 from .progress_bar import EnvStepProgressBar as EnvStepProgressBar
 from .remote import LearningReporter as LearningReporter, WeightPublisher as WeightPublisher
@@ -19,5 +22,4 @@ from .stop import (
     StopAtTrainIter as StopAtTrainIter,
 )
 from .stop_on_signal import StopOnSignal as StopOnSignal
-from .torch_threads import TorchThreads as TorchThreads
 from .watchdog import Watchdog as Watchdog

@@ -57,8 +57,8 @@ class Seen(NamedTuple):
 
     def all(self, *names: str) -> list[float] | None:
         """Return several metrics if all of them were written and are finite."""
-        found = [value for value in map(self.get, names) if value is not None]
-        return found if len(found) == len(names) else None
+        found: list[Any] = list(map(self.get, names))
+        return None if None in found else found
 
     @property
     def is_late(self) -> bool:
@@ -273,13 +273,10 @@ class Diagnosis:
             self._largest_reward = max(self._largest_reward, size)
         position, budget = self.last_row.get("step"), self.facts.budget
         progress = None if position is None or not budget else position / budget
-        return self._judge(row, Seen(self.last_row, self._largest_reward, progress))
-
-    def _judge(self, row: Row, seen: Seen) -> list[Symptom]:
-        new = []
+        seen, new = Seen(self.last_row, self._largest_reward, progress), []
         for check in CHECKS:
             name = check.find.__name__
-            if name in self.found or (check.needs and not any(one in row for one in check.needs)):
+            if name in self.found or (check.needs and row.keys().isdisjoint(check.needs)):
                 continue
             evidence = check.find(seen, self.facts)
             self._in_a_row[name] = 0 if evidence is None else self._in_a_row.get(name, 0) + 1
@@ -297,31 +294,3 @@ class Diagnosis:
         """Continue where :meth:`state_dict` was called."""
         self.found, self.last_row = dict(state["found"]), dict(state["last_row"])
         self._in_a_row, self._largest_reward = dict(state["in_a_row"]), state["largest_reward"]
-
-
-HEALTHY = {
-    "learn/explained_variance": "0 at the start, then above 0.5; below 0 the critic is worse than a constant",
-    "learn/value_mean": "near learn/target_mean",
-    "learn/value_std": "near learn/target_std",
-    "learn/target_mean": "at most the largest reward / (1 - discount_factor)",
-    "learn/target_std": "above 0",
-    "learn/grad_norm": "of the same size for most of the run",
-    "learn/clipped_gradients": "any; at 1 all the time the clipping sets the step",
-    "learn/clip_fraction": "0.02 to 0.3",
-    "learn/approx_kl": "0.003 to 0.05",
-    "learn/entropy_share": "falls from 1 to between 0.1 and 0.9",
-    "learn/action_std": "falls below 1",
-    "learn/dead_units": "below 0.8",
-    "learn/dead_units_critic": "below 0.8, or 1 where all states have the same value",
-    "learn/saturated_actions": "below 0.95, or actions that change sides",
-    "learn/action_spread": "above 0.05",
-    "learn/obs_changing": "above 0",
-    "learn/obs_mean": "-3 to 3, except for images",
-    "learn/obs_std": "0.1 to 3, except for images",
-    "learn/obs_abs_max": "below 100, except for images",
-    "learn/reward_mean": "-10 to 10",
-    "learn/reward_std": "above 0",
-    "learn/reward_abs_max": "0.01 to 100",
-    "learn/data_age": "at most the updates in which the buffer is filled once",
-}
-"""Usual values of the metrics in runs that learn."""

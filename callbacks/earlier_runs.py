@@ -18,7 +18,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 FILES = (TensorBoardLogger, CSVLogger)
-"""Loggers that write to a folder of their own."""
+"""Loggers that write to a separate folder."""
 RunName = dict[str, Any]
 """The run of a logger: its ``kind``, the ``place`` of all its runs, and the ``version`` among them."""
 

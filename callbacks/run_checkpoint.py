@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -9,11 +10,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from typing_extensions import override
 
+from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.evaluation_interval import is_passed
 from lightning_ding.callbacks.shared_folder import SharedFolder, run_root
 from lightning_ding.checkpoints import SaveBuffer, last_checkpoint, save_run
 from lightning_ding.config import require
-from lightning_ding.utils.protocols import run_data
+from lightning_ding.utils.protocols import return_text, run_data
 
 
 class LastCheckpointFinder(ModelCheckpoint):
@@ -161,3 +163,30 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
         self._checked = state_dict.get("checked", 0)
         if not self.last_model_path:  # evaluating an older checkpoint must not overwrite it
             self.last_model_path = state_dict["last_model_path"]
+
+
+def checkpoint_to_use(trainer: Trainer, metric: str, best_value: float) -> str:
+    """Return the path of the best checkpoint, or else of the last one, and its own number if that is another one.
+
+    Args:
+        trainer: The Trainer, after a fit.
+        metric: The metric of the run.
+        best_value: Its best value; infinite if there was no evaluation.
+    """
+    saving = [one for one in trainer.checkpoint_callbacks if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
+    best = [one for one in saving if one.monitor is not None and Path(one.best_model_path).is_file()]
+    for one in best:
+        if one.monitor == metric and _score(one) == best_value:
+            return one.best_model_path
+    for one in best:
+        return f"{one.best_model_path} with {one.monitor} {return_text(_score(one))}"
+    last = [one.last_model_path for one in saving if isinstance(one, RunCheckpoint)]
+    for path in last:
+        if Path(path).is_file():
+            return f"{path} with the last policy" if math.isfinite(best_value) else path
+    return "none"
+
+
+def _score(callback: BestCheckpoint | ModelCheckpoint) -> float:
+    """Return the score of a callback's best checkpoint."""
+    return math.nan if callback.best_model_score is None else float(callback.best_model_score)

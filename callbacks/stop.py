@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -41,14 +39,11 @@ class StopAt(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Stop a resumed run whose limit was reached before it was saved."""
-        self._check(trainer, pl_module)
+        self.on_train_batch_end(trainer, pl_module, None, None, 0)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Stop once the limit is reached."""
-        self._check(trainer, pl_module)
-
-    def _check(self, trainer: Trainer, pl_module: Any) -> None:
         if getattr(pl_module.progress, self.counter) >= self.limit:
             stop_run(trainer, f"max_{self.counter}={self.limit} is reached")
 
@@ -118,12 +113,14 @@ class Limits:
 
     def callbacks(self) -> list[Callback]:
         """Return a callback for each limit."""
-        stops: list[tuple[Callable[[Any], Callback], Any]] = [
-            (StopAtEnvStep, self.max_env_step),
-            (StopAtTrainIter, self.max_train_iter),
-            (partial(StopAtReturn, monitor=self.stop_monitor), self.stop_value),
-        ]
-        return [stop(limit) for stop, limit in stops if limit is not None]
+        stops: list[Callback] = []
+        if self.max_env_step is not None:
+            stops.append(StopAtEnvStep(self.max_env_step))
+        if self.max_train_iter is not None:
+            stops.append(StopAtTrainIter(self.max_train_iter))
+        if self.stop_value is not None:
+            stops.append(StopAtReturn(self.stop_value, self.stop_monitor))
+        return stops
 
     def lift_default_epochs(self, trainer: Trainer) -> None:
         """Remove the limit of 1000 epochs that Lightning sets by default, if the run has a limit here or a callback.
@@ -153,8 +150,7 @@ class FinalEvaluation(Callback):
     across epochs. This callback must come after all callbacks that stop the run.
     """
 
-    def __init__(self) -> None:
-        self._every_n_epochs: int | None = None
+    _every_n_epochs: int | None = None
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -170,13 +166,10 @@ class FinalEvaluation(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the Trainer's own interval."""
-        self._restore(trainer)
+        if self._every_n_epochs is not None:
+            trainer.check_val_every_n_epoch, self._every_n_epochs = self._every_n_epochs, None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the Trainer's own interval."""
-        self._restore(trainer)
-
-    def _restore(self, trainer: Trainer) -> None:
-        if self._every_n_epochs is not None:
-            trainer.check_val_every_n_epoch, self._every_n_epochs = self._every_n_epochs, None
+        self.on_train_end(trainer, pl_module)

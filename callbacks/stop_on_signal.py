@@ -19,7 +19,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.process_exit import (
+from lightning_ding.callbacks.stop import stop_run
+from lightning_ding.callbacks.watchdog import (
     BACKSTOP,
     is_started_by_a_rank,
     leave,
@@ -27,7 +28,6 @@ from lightning_ding.callbacks.process_exit import (
     show_stacks,
     started_here,
 )
-from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import require
 from lightning_ding.utils.exit_codes import BY_SIGNAL
 from lightning_ding.utils.progress import Progress
@@ -70,9 +70,11 @@ class SignalListener:
     """
 
     def __init__(self, signals: Iterable[int], hear: Callable[[int], None]) -> None:
-        self._signals = tuple(number for number in signals if signal.getsignal(number) != signal.SIG_IGN)
         self._hear = hear
         self._old: dict[int, Any] = {}
+        for number in signals:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._old[number] = signal.getsignal(number)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -81,7 +83,6 @@ class SignalListener:
         self._ours, theirs = socket.socketpair()
         self._theirs = theirs
         theirs.setblocking(False)
-        self._old = {number: signal.getsignal(number) for number in self._signals}
         self._old_fd = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
@@ -90,7 +91,7 @@ class SignalListener:
 
     def take_over(self) -> None:
         """Install the handlers again, after other code has replaced them. Only the main thread may call this."""
-        for number in self._signals:
+        for number in self._old:
             signal.signal(number, self._handle)
 
     def stop(self) -> None:
@@ -133,7 +134,7 @@ class SignalListener:
             for number in self._ours.recv(64):
                 if number == WAKE[0]:
                     return
-                if number in self._signals:
+                if number in self._old:
                     self._hear(number)
 
 
@@ -167,10 +168,10 @@ class StopOnSignal(Callback):
 
     def __init__(self, grace: float = 25.0, signals: Sequence[int] = (int(signal.SIGTERM), int(signal.SIGINT))) -> None:
         require(0 < grace < math.inf, "grace", "> 0 and finite", grace)
-        known = signal.valid_signals()
-        require(all(number in known for number in signals), "signals", "numbers of signals of this system", signals)
+        is_known = signal.valid_signals().issuperset(signals)
+        require(is_known, "signals", "numbers of signals of this system", signals)
         self.grace = grace
-        self.signals = tuple(int(number) for number in signals)
+        self.signals = tuple(map(int, signals))
         self._listener: SignalListener | None = None
         self._settings: Settings | None = None
         self._heard = self._stops_by = 0
@@ -184,7 +185,7 @@ class StopOnSignal(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start listening for signals before the first round."""
-        self._cancel_deadline()
+        self._stop_listening()
         if stage not in WHAT_ENDS:
             return
         self._heard, self._stops_by, self._what_ends = 0, 0, WHAT_ENDS[stage]
@@ -198,12 +199,19 @@ class StopOnSignal(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace Lightning's handler of SIGTERM, which communicates with the other ranks even while they are busy."""
         self._take_over(trainer)
-        self._decide(trainer)
+        self.on_train_batch_end(trainer, pl_module, None, None, 0)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Stop after this round if any rank got a signal."""
-        self._decide(trainer)
+        if self._stops_by:
+            return
+        self._stops_by = max_over_ranks(self._heard)
+        if self._stops_by:
+            stop_run(trainer, f"{signal.Signals(self._stops_by).name} was received")
+            loop = trainer.fit_loop
+            self._settings = (trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps)
+            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = 0, None, None
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -222,12 +230,16 @@ class StopOnSignal(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop after this evaluation if any rank got a signal."""
         if trainer.state.fn == "fit":
-            self._decide(trainer)
+            self.on_train_batch_end(trainer, pl_module, None, None, 0)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the Trainer's settings."""
-        self._restore(trainer)
+        if self._settings is not None:
+            loop = trainer.fit_loop
+            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = self._settings
+            self._settings = None
+        self._data.request_cancel(False)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -239,7 +251,6 @@ class StopOnSignal(Callback):
         if stage not in WHAT_ENDS:
             return
         self._stop_listening()
-        self._cancel_deadline()
         self._stops_by = self._stops_by or max_over_ranks(self._heard)  # it may have arrived after the last round
         if self._stops_by:
             self._log_end(trainer, pl_module, stage)
@@ -253,10 +264,8 @@ class StopOnSignal(Callback):
         With several ranks, a running deadline stays in force: Lightning may now wait indefinitely for the other ranks,
         and the exception would never reach the caller.
         """
-        self._restore(trainer)
-        self._stop_listening()
-        if trainer.world_size == 1:
-            self._cancel_deadline()
+        self.on_train_end(trainer, pl_module)
+        self._stop_listening(cancels=trainer.world_size == 1)
 
     # ------------------------------------------------------------------ in the listener's thread
 
@@ -291,49 +300,31 @@ class StopOnSignal(Callback):
 
     # ------------------------------------------------------------------ in the main thread
 
-    def _decide(self, trainer: Trainer) -> None:
-        if self._stops_by:
-            return
-        self._stops_by = max_over_ranks(self._heard)
-        if self._stops_by:
-            stop_run(trainer, f"{signal.Signals(self._stops_by).name} was received")
-            loop = trainer.fit_loop
-            self._settings = (trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps)
-            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = 0, None, None
-
     def _take_over(self, trainer: Trainer) -> None:
         self._others = started_here(trainer)
         if self._listener is not None:
             self._listener.take_over()
 
-    def _restore(self, trainer: Trainer) -> None:
-        if self._settings is not None:
-            loop = trainer.fit_loop
-            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = self._settings
-            self._settings = None
-        self._data.request_cancel(False)
-
-    def _stop_listening(self) -> None:
+    def _stop_listening(self, cancels: bool = True) -> None:
+        """Stop listening for signals, and cancel the deadline unless it stays in force."""
         if self._listener is not None:
             self._listener.stop()
             self._listener = None
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
+        if self._deadline is not None and cancels:
             self._deadline.cancel()
             self._deadline = None
 
     def _log_end(self, trainer: Trainer, module: Any, stage: str) -> None:
-        if trainer.is_global_zero:
-            name = signal.Signals(self._stops_by).name
-            if stage == "fit":
-                self._log_how_to_resume(trainer, name, module.progress)
-            else:
-                logger.warning("%s ended the evaluation; there is nothing to save", name)
-
-    def _log_how_to_resume(self, trainer: Trainer, name: str, progress: Progress) -> None:
+        """Log how to resume the run."""
+        if not trainer.is_global_zero:
+            return
+        name = signal.Signals(self._stops_by).name
+        if stage != "fit":
+            logger.warning("%s ended the evaluation; there is nothing to save", name)
+            return
         from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 
+        progress: Progress = module.progress
         place = f"{progress.axis.replace('_', ' ')} {progress.position}"
         saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
         file = next((callback.last_model_path for callback in saving if callback.last_model_path), None)

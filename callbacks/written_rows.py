@@ -1,4 +1,4 @@
-"""What a logger has written, so that a resumed run writes each row once.
+"""Keep what a logger has written, so that a resumed run writes each row once.
 
 TensorBoard and CSV files are cut at the position of the checkpoint. MLflow deletes no number, and W&B no row, so a
 resumed run leaves out what they have. W&B keeps rows in memory for up to 15 s before it writes or sends them, and loses

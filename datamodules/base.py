@@ -14,12 +14,12 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from lightning_ding.callbacks import Limits, default_callbacks
+from lightning_ding.callbacks import Limits, Watchdog, default_callbacks
 from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
-from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer, start_watchdogs
+from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.tensor.make import is_batch, with_device
 from lightning_ding.envs.vector import (
@@ -201,7 +201,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self._norm_asked = {"norm_obs": norm_obs, "norm_reward": norm_reward}
         self.norm_obs, self.norm_reward = bool(norm_obs), bool(norm_reward)
         self._envs = RunEnvs(mode, env_timeout, self.import_names)
-        self._restore_io: Callable[[], None] = _do_nothing
+        self._restore_io: Callable[[], None] | None = None
         self._collect_kwargs: Mapping[str, Any] = {}
 
     # ------------------------------------------------------------------ to implement
@@ -257,7 +257,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         self._check_fields(self.policy_fields)
         self._policy.progress.axis = self.axis
-        start_watchdogs(trainer, stage)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Watchdog):  # now, to watch how envs are made too; Lightning starts it again later
+                callback.setup(trainer, self._policy, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
         if stage == "fit":
@@ -265,9 +267,19 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             self._setup_source(trainer)
 
     def train_dataloader(self) -> Iterable[Any]:
-        """Return the rounds of an epoch (Lightning hook)."""
+        """Return the rounds of an epoch (Lightning hook); it is short against ``eval_every``."""
         self._loader_warnings.suppress()
-        return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
+        updates = self._policy.update_per_collect
+        if self.rounds_per_epoch is not None:
+            length = self.rounds_per_epoch
+        elif self.eval_every is None:
+            length = int(max(1, round(self._policy.config.eval.evaluator.eval_freq / updates)))
+        else:
+            env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
+            of_round = updates if self.axis == "train_iter" else env_steps
+            shortest = min(self.eval_every, self.checkpoint_every or self.eval_every)
+            length = int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1
+        return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), length))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
         """Return one evaluation (Lightning hook), if there is an env; a test has other episodes than a validation."""
@@ -296,9 +308,12 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         """Close the envs, and end their processes. Collected data are kept, so that a later ``fit`` can use them."""
         gc.unfreeze()
         self._loader_warnings.restore()
-        self._restore_io()
-        self._restore_io = _do_nothing
-        self._handles.close()
+        if self._restore_io is not None:
+            self._restore_io()
+            self._restore_io = None
+        self._vector_envs.clear()
+        if "_handles" in vars(self):
+            self._handles.close()
         self._envs.close()
 
     # ------------------------------------------------------------------ reports
@@ -313,11 +328,13 @@ class RunDataModule(FixedOptions, ResumableDataModule):
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name; all ranks call it."""
-        numbers = {name: one for name, one in self._collect_kwargs.items() if isinstance(one, (Real, Tensor))}
-        reported = numbers | self._policy.collect_metrics.flush_over_ranks()
-        metrics = {f"collect/{name}": float(value) for name, value in reported.items()}
-        dropped = self.collector.dropped_episode if self.collector is not None else 0
-        return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
+        metrics: dict[str, float] = {}
+        for name, value in {**self._collect_kwargs, **self._policy.collect_metrics.flush_over_ranks()}.items():
+            if isinstance(value, (Real, Tensor)):
+                metrics[f"collect/{name}"] = float(value)
+        if self.collector is not None and self.collector.dropped_episode:
+            metrics["collect/dropped_episode"] = float(self.collector.dropped_episode)
+        return metrics
 
     def steps_made(self) -> int:
         """Return the env steps made on this rank so far, in training and in evaluations."""
@@ -362,9 +379,9 @@ class RunDataModule(FixedOptions, ResumableDataModule):
 
     def _start_normalising(self, saved: Mapping[str, bool] | None = None) -> None:
         """Turn on the normalisation that the arguments request; if they are None, that of ``saved`` or the policy."""
-        found = {**(saved or self._policy.normaliser.kinds)}
-        found |= {name: asked for name, asked in self._norm_asked.items() if asked is not None}
-        vars(self).update({name: found[name] for name in self._norm_asked})  # setting these options is refused
+        found = saved or self._policy.normaliser.kinds
+        for name, wanted in self._norm_asked.items():
+            vars(self)[name] = found[name] if wanted is None else wanted  # setting these options is refused
         kind = self._policy.config.reward_model.type
         is_used = not (self.norm_reward and self._policy.learner.replaces_env_reward)
         allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
@@ -385,18 +402,6 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             self._start_normalising(saved)
             self._set_precision()
 
-    def _epoch_length(self) -> int:
-        """Return the rounds of an epoch; it is short against ``eval_every`` and ``checkpoint_every``."""
-        if self.rounds_per_epoch is not None:
-            return self.rounds_per_epoch
-        updates = self._policy.update_per_collect
-        if self.eval_every is None:
-            return int(max(1, round(self._policy.config.eval.evaluator.eval_freq / updates)))
-        env_steps = (self._policy.n_sample or 0) * world_size()  # unknown with whole episodes
-        of_round = updates if self.axis == "train_iter" else env_steps
-        shortest = min(self.eval_every, self.checkpoint_every or self.eval_every)
-        return int(max(1, shortest // (EPOCHS * of_round))) if of_round else 1
-
     # ------------------------------------------------------------------ evaluating
 
     def _setup_evaluator(self, stage: str) -> None:
@@ -413,7 +418,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
-        self._handles.bind("evaluation", env)
+        self._use_env("evaluation", env)
         self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
         self.evaluator.info_keys, self.evaluator.info_check = self.info_keys, self.info_check
 
@@ -448,9 +453,6 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             env_kwargs = with_device(find_env(env_id), env_kwargs, cast(Trainer, self.trainer).strategy.root_device)
         restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)
-
-
-def _do_nothing() -> None: ...
 
 
 def _check_numbers(arguments: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import sub
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -15,8 +16,7 @@ from lightning.pytorch import Trainer
 from typing_extensions import override
 
 from lightning_ding.datamodules.base import RunDataModule
-from lightning_ding.datamodules.run_envs import check_same_spaces
-from lightning_ding.envs.vector import seed_envs
+from lightning_ding.envs.vector import differ_in_bounds_only, seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
     ISerialCollector,
@@ -47,8 +47,6 @@ class CollectingDataModule(RunDataModule):
     _dropped_episodes: list[int]
     """Ids of the episodes that were dropped in the last collection."""
     _envs_sizes: Counter[str] | None = None  # bytes by the name of an object
-    _collecting: dict[str, Any] | None
-    """State of the collection from a checkpoint; None after the first round."""
 
     # ------------------------------------------------------------------ setting up
 
@@ -71,12 +69,21 @@ class CollectingDataModule(RunDataModule):
             )
         self._check_policy(policy)
         env = self._make_training_env()
-        check_same_spaces(env, self.single_observation_space, self.single_action_space)
+        pairs = {
+            "observation": (env.single_observation_space, self.single_observation_space),
+            "action": (env.single_action_space, self.single_action_space),
+        }
+        for name, (train, evaluate) in pairs.items():
+            if train != evaluate and not (name == "observation" and differ_in_bounds_only(train, evaluate)):
+                raise ValueError(
+                    f"training and evaluation envs must have the same {name} space, got {train} and {evaluate}; a "
+                    "wrapper that changes it belongs in wrappers, not in train_wrappers or eval_wrappers"
+                )
         self._start_normalising()
         if policy.learner.rewards is not None:
             policy.learner.rewards.begin()
         self._collector_env = env
-        self._handles.bind("training", env)
+        self._use_env("training", env)
         self.collector = self._make_collector(env)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
         self._reset()
@@ -127,7 +134,7 @@ class CollectingDataModule(RunDataModule):
         """
         collector, progress = cast(ISerialCollector, self.collector), self._policy.progress
         now = (collector.envstep, collector.episode, collector.sample)
-        env_step, episode, sample = (after - before for after, before in zip(now, self._counted, strict=True))
+        env_step, episode, sample = map(sub, now, self._counted)
         if world_size() > 1:
             of_rank = torch.tensor([env_step, episode, sample, lacks_data])
             env_step, episode, sample, lacks_data = sum_over_ranks(of_rank).tolist()
@@ -229,11 +236,6 @@ class CollectingDataModule(RunDataModule):
                 "ranks, and all ranks start new episodes with new random seeds", folder, saved, trainer.world_size,
             )  # fmt: skip
         super()._redistribute(folder, saved, env_step)
-
-    @override
-    def _clear_rank_state(self) -> None:
-        super()._clear_rank_state()
-        self._collecting, self._first_episode_id = None, 0
 
     def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv | None]:
         evaluation_env = None if self.evaluator is None else cast(VectorEnv, self.evaluator.env)

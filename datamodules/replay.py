@@ -169,8 +169,11 @@ class ReplayDataModule(CollectingDataModule):
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the collection and of the buffer since the last call, by full name."""
-        of_buffer = self.buffer.pop_metrics() if self.buffer is not None else {}
-        return super().pop_metrics() | {f"buffer/{name}": value for name, value in of_buffer.items()}
+        metrics = super().pop_metrics()
+        if self.buffer is not None:
+            for name, value in self.buffer.pop_metrics().items():
+                metrics[f"buffer/{name}"] = value
+        return metrics
 
     # ------------------------------------------------------------------ a round
 
@@ -203,7 +206,8 @@ class ReplayDataModule(CollectingDataModule):
                 if not mixed.runs_out:
                     raise
             else:
-                self._warn_of_padding(buffer.padding, train_iter)
+                if buffer.padding > MOST_PADDING and train_iter >= UPDATES_BEFORE_WARNING and not self._has_warned:
+                    self._warn_of_padding(buffer.padding)
                 return drawn
 
     def _begin(self) -> None:
@@ -213,8 +217,11 @@ class ReplayDataModule(CollectingDataModule):
             own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
             normaliser.update(normaliser.tensors(own))
             normaliser.forget_episodes()  # the envs begin episodes of the same ids
-        budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
-        left = min(budgets, default=sys.maxsize) - progress.env_step  # before max_env_step, and room for one more round
+        budget = sys.maxsize
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, StopAtEnvStep):
+                budget = min(budget, callback.limit)
+        left = budget - progress.env_step  # before max_env_step, and room for one more round
         left = int(max(0, left // trainer.world_size - self._policy.n_sample))
         warm_up = min(self._policy.random_collect_size, left)
         is_empty = cast(IBuffer, self.buffer).count() == 0
@@ -234,7 +241,7 @@ class ReplayDataModule(CollectingDataModule):
         """
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
         collected = self._collect(n_sample, random)
-        if self._replaces_rewards():
+        if self._replaces_rewards:
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
@@ -245,10 +252,8 @@ class ReplayDataModule(CollectingDataModule):
             buffer.drop_episodes(self._dropped_episodes)
         return self._count(buffer.count() < wanted)
 
-    def _warn_of_padding(self, share: float, train_iter: int) -> None:
-        """Warn once if most of what the policy computes is padding, because sequences are longer than episodes."""
-        if self._has_warned or share <= MOST_PADDING or train_iter < UPDATES_BEFORE_WARNING:
-            return
+    def _warn_of_padding(self, share: float) -> None:
+        """Warn that most of what the policy computes is padding, because sequences are longer than episodes."""
         self._has_warned = True
         length = self._policy.sample_options.get("sequence")
         name = "unroll_len" if hasattr(self._policy.config, "unroll_len") else "learn_unroll_len"
@@ -261,26 +266,13 @@ class ReplayDataModule(CollectingDataModule):
 
     # ------------------------------------------------------------------ setting up
 
-    def _replaces_rewards(self) -> bool:
-        return self.imitation_reward or self._policy.demonstrations == "imitated"
-
-    def _set_up_demonstrations(self) -> None:
-        """Make the buffer of the demonstrations, if there are any, and check that they fit the policy.
+    def _set_up_demonstrations(self, dataset: Dataset) -> None:
+        """Make the buffer of the demonstrations, and check that they fit the policy.
 
         Raises:
-            ValueError: If they do not, or the policy needs some and there are none.
+            ValueError: If they do not.
         """
-        policy, dataset = self._policy, self.dataset
-        is_used = not (self._replaces_rewards() and policy.learner.replaces_env_reward)
-        allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
-        require(is_used, "reward_model.type", allowed, policy.config.reward_model.type)
-        use = policy.demonstrations
-        is_needed = use not in ("optional", "refused")
-        allowed = f"a data set, because {type(policy).__name__} learns from demonstrations"
-        require(dataset is not None or not is_needed, "demonstrations", allowed, None)
-        if dataset is None:
-            self._demonstrations = None
-            return
+        policy, use = self._policy, self._policy.demonstrations
         allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
         require(not policy.learns_from_sequences and use != "refused", "demonstrations", allowed, "a data set")
         kind, needs_env = policy.config.other.replay_buffer.type, cast(IBuffer, self.buffer).needs_env
@@ -290,7 +282,7 @@ class ReplayDataModule(CollectingDataModule):
         more = policy.dataset_columns
         from lightning_ding.datamodules.demonstrations import Demonstrations
 
-        arguments = (config, seed, policy.action_start, self._replaces_rewards(), more)
+        arguments = (config, seed, policy.action_start, self._replaces_rewards, more)
         self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
         self._demonstrations.buffer.budget = self.max_env_step
         batch_size = policy.batch_size
@@ -338,9 +330,16 @@ class ReplayDataModule(CollectingDataModule):
             self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
+        self._replaces_rewards = self.imitation_reward or policy.demonstrations == "imitated"
         check_samples(config, policy.learns_from_sequences, policy.priority)
         size, batch_size = config.replay_buffer_size, policy.batch_size
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        if self._demonstrations is None:
-            self._set_up_demonstrations()
+        kind = policy.config.reward_model.type
+        allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
+        is_used = not (self._replaces_rewards and policy.learner.replaces_env_reward)
+        require(is_used, "reward_model.type", allowed, kind)
+        is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
+        require(is_optional, "demonstrations", f"a data set, because {name} learns from demonstrations", None)
+        if self.dataset is not None and self._demonstrations is None:
+            self._set_up_demonstrations(self.dataset)

@@ -54,14 +54,15 @@ class ReplayRound:
         self._train_iter = train_iter
         self._sample_kwargs = sample_kwargs
         self._device: torch.device | None = None
-        self._data: dict[str, Any] | None = None
+        self.drawn: dict[str, Any] | None = None
+        """All minibatches, leading axes (U, B); None if they are sampled one by one."""
         self._first: dict[str, Any] | None = None  # of a buffer with limits, which may not have it
         if buffer.is_prioritised and buffer.runs_out:
             self._first = self._draw_if_enough(0)
             if self._first is None:
                 raise NotEnoughError("a rank has too few transitions left for a minibatch")
         if not buffer.is_prioritised:
-            self._data = buffer.sample(
+            self.drawn = buffer.sample(
                 batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **sample_kwargs
             )
 
@@ -70,8 +71,8 @@ class ReplayRound:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the minibatches, each a nested dict of tensors with leading axis B."""
-        if self._data is not None:
-            yield from nested.unbind(self._data)  # type: ignore[misc]
+        if self.drawn is not None:
+            yield from nested.unbind(self.drawn)  # type: ignore[misc]
             return
         for number in range(self.num_batches):
             drawn, self._first = self._first, None
@@ -95,15 +96,10 @@ class ReplayRound:
             is_enough = False
         return None if on_any_rank(not is_enough) else drawn
 
-    @property
-    def drawn(self) -> dict[str, Any] | None:
-        """All minibatches, leading axes (U, B); None if they are sampled one by one."""
-        return self._data
-
     def prepare(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Apply ``function`` to all minibatches at once, leading axes (U, B), unless they are sampled one by one."""
-        if self._data is not None:
-            self._data = function(self._data)
+        if self.drawn is not None:
+            self.drawn = function(self.drawn)
 
     def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
         """Update the priorities, shape (B,), of a minibatch in the buffer."""
@@ -114,6 +110,6 @@ class ReplayRound:
         """Move the minibatches to a device (called by Lightning)."""
         if torch.device(device).type != "cpu":
             self._device = torch.device(device)
-            if self._data is not None:
-                self._data = nested.to(self._data, device, non_blocking)  # type: ignore[assignment]
+            if self.drawn is not None:
+                self.drawn = nested.to(self.drawn, device, non_blocking)  # type: ignore[assignment]
         return self

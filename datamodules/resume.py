@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
-import json
 import logging
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -20,9 +19,12 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import LightningDataModule, Trainer
 
 from lightning_ding.datamodules.trainer_setup import EpochPosition, LoaderWarnings
-from lightning_ding.utils.protocols import EnvAccess, RunData
+from lightning_ding.utils.protocols import RunData
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.episodes import InfoCheck
+
+if TYPE_CHECKING:
+    from lightning_ding.envs.handle import EnvHandles
 
 logger = logging.getLogger(__name__)
 
@@ -35,89 +37,28 @@ _begun: WeakSet[ResumableDataModule] = WeakSet()
 """Datamodules that have begun a fit in this process."""
 
 
-class Seeds:
+class Seeds(NamedTuple):
     """Seeds by purpose, independent of each other and different on every rank.
-
-    Args:
-        seed: Seed of the run, >= 0.
-        rank: Global rank, so that two ranks see different data.
-        env_step: Env steps made so far, so that a resumed run does not repeat its first episodes.
 
     Example:
         >>> Seeds(0, rank=0).of("replay").generate_state(1) == Seeds(0, rank=1).of("replay").generate_state(1)
         array([False])
     """
 
-    def __init__(self, seed: int, rank: int = 0, env_step: int = 0) -> None:
-        self._key = (seed, rank, env_step)
+    seed: int
+    """Seed of the run, >= 0."""
+    rank: int = 0
+    """Global rank, so that two ranks see different data."""
+    env_step: int = 0
+    """Env steps made so far, so that a resumed run does not repeat its first episodes."""
 
     def of(self, purpose: Purpose) -> np.random.SeedSequence:
         """Return the seed of the training envs, of exploration, or for drawing minibatches or demonstrations."""
-        return np.random.SeedSequence([*self._key, get_args(Purpose).index(purpose)])
+        return np.random.SeedSequence([*self, get_args(Purpose).index(purpose)])
 
     def evaluation(self, stage: Literal["validate", "test"]) -> int:
         """Return the seed of the evaluation's episodes, the same on every rank."""
-        return int(np.random.SeedSequence([self._key[0], get_args(Purpose).index(stage)]).generate_state(1)[0])
-
-
-class EnvHandles:
-    """The access of a datamodule to its envs; each of both is made when it is first used."""
-
-    def __init__(self) -> None:
-        self._envs: dict[str, VectorEnv] = {}
-
-    @functools.cached_property
-    def training(self) -> EnvAccess:
-        """The access to the envs that are collected in."""
-        return self._made("training")
-
-    @functools.cached_property
-    def evaluation(self) -> EnvAccess:
-        """The access to the envs of evaluations."""
-        return self._made("evaluation")
-
-    @property
-    def text(self) -> str:
-        """All settings as text; "" if there are none."""
-        texts = {name: one.text for name, one in self._handles().items()}
-        return json.dumps(texts) if any(text != "[]" for text in texts.values()) else ""
-
-    def load(self, text: str, keeps_own: bool = False) -> None:
-        """Make the settings of a text, see :meth:`EnvHandle.load`."""
-        for name, below in json.loads(text or "{}").items():
-            getattr(self, name)
-            if name in self._handles():
-                self._handles()[name].load(below, keeps_own)
-
-    def make_newer(self, text: str) -> None:
-        """Make the settings again that differ from those of a text, see :meth:`EnvHandle.make_newer`."""
-        texts = json.loads(text or "{}")
-        for name, one in self._handles().items():
-            one.make_newer(texts.get(name, ""))
-
-    def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
-        """Use a vector env from now on and make the settings in it."""
-        self._envs[name] = env
-        if name in self._handles():
-            self._handles()[name].bind(env)
-
-    def close(self) -> None:
-        """Release the envs; the settings are kept for those that are made next."""
-        self._envs.clear()
-        for one in self._handles().values():
-            one.bind(None)
-
-    def _made(self, name: str) -> EnvAccess:
-        from lightning_ding.envs.handle import EnvHandle
-
-        handle = EnvHandle(name)
-        handle.bind(self._envs.get(name))
-        return handle
-
-    def _handles(self) -> dict[str, Any]:
-        """Return the handles that were made, without the access of a run that has no such envs."""
-        made = {name: vars(self).get(name) for name in ("training", "evaluation")}
-        return {name: one for name, one in made.items() if one is not None and type(one) is not EnvAccess}
+        return int(np.random.SeedSequence([self.seed, get_args(Purpose).index(stage)]).generate_state(1)[0])
 
 
 class ResumableDataModule(RunData, LightningDataModule):
@@ -137,6 +78,8 @@ class ResumableDataModule(RunData, LightningDataModule):
     _epoch: EpochPosition
     _rng: dict[str, Any] | None
     """States of the random number generators from a checkpoint; None after the first round."""
+    _collecting: dict[str, Any] | None
+    """State of the collection from a checkpoint; None after the first round."""
     _settings_then: str
     """The settings of the envs when a checkpoint was written; "" for none."""
 
@@ -145,8 +88,21 @@ class ResumableDataModule(RunData, LightningDataModule):
         self.evaluator: InteractionSerialEvaluator | None = None
         self._policy: Any = None
         self._loader_warnings = LoaderWarnings()
-        self._handles = EnvHandles()
+        self._vector_envs: dict[str, VectorEnv] = {}
         self._reset()
+
+    @functools.cached_property
+    def _handles(self) -> EnvHandles:
+        """The access to the envs, which is made when it is first used."""
+        from lightning_ding.envs.handle import EnvHandles
+
+        return EnvHandles(self._vector_envs)
+
+    def _use_env(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
+        """Use a vector env from now on, with the settings that were made."""
+        self._vector_envs[name] = env
+        if "_handles" in vars(self):
+            self._handles.bind(name, env)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -315,6 +271,7 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def _clear_rank_state(self) -> None:
         self._rng, self._settings_then = None, ""
+        self._collecting, self._first_episode_id = None, 0
 
     # ------------------------------------------------------------------ starting
 
@@ -330,7 +287,10 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._starts = False
         # A Trainer, its datamodule and its policy refer to each other, so those of earlier fits wait for the garbage
         # collector, which counts objects and not bytes. A collection takes 0.1 s, so they must hold much memory.
-        if sum(one.nbytes for one in _begun if one is not self) >= LARGE:
+        held = 0
+        for one in _begun:
+            held += one.nbytes if one is not self else 0
+        if held >= LARGE:
             gc.collect()
         _begun.add(self)
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
@@ -23,14 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike
-from lightning_ding.envs.vector import (
-    MODES,
-    AutoresetName,
-    EnvTimeout,
-    SaysProgress,
-    VectorMode,
-    differ_in_bounds_only,
-)
+from lightning_ding.envs.vector import MODES, AutoresetName, EnvTimeout, SaysProgress, VectorMode
 from lightning_ding.utils.ranks import sum_over_ranks
 from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator, get_serial_evaluator_cls
 
@@ -119,29 +111,6 @@ class RunEnvs:
             from lightning_ding.envs.process.processes import end_fork_server
 
             end_fork_server()
-
-
-def check_same_spaces(env: VectorEnv, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-    """Raise if training envs differ from those of the evaluation in more than the bounds of observations.
-
-    Args:
-        env: The training envs.
-        observation_space: Observation space of one env of the evaluation.
-        action_space: Action space of one env of the evaluation.
-
-    Raises:
-        ValueError: Naming the space.
-    """
-    pairs = {
-        "observation": (env.single_observation_space, observation_space),
-        "action": (env.single_action_space, action_space),
-    }
-    for name, (train, evaluate) in pairs.items():
-        if train != evaluate and not (name == "observation" and differ_in_bounds_only(train, evaluate)):
-            raise ValueError(
-                f"training and evaluation envs must have the same {name} space, got {train} and {evaluate}; a "
-                "wrapper that changes it belongs in wrappers, not in train_wrappers or eval_wrappers"
-            )
 
 
 class Evaluation:
@@ -266,8 +235,8 @@ class FixedOptions:
         Raises:
             AttributeError: For an option that only the constructor takes.
         """
-        is_set = name in vars(self) or (name in NOT_KEPT and name in inspect.signature(type(self)).parameters)
-        if name in FIXED and is_set:
+        is_parameter = name in NOT_KEPT and name in inspect.signature(type(self)).parameters
+        if name in FIXED and (name in vars(self) or is_parameter):
             raise AttributeError(
                 f"{name} cannot be set later: pass it to the constructor of a new {type(self).__name__}"
             )

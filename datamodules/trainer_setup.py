@@ -13,23 +13,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 from lightning.pytorch import Trainer
 from torch.utils.data import IterableDataset
 
-from lightning_ding.callbacks import Limits, Watchdog
+from lightning_ding.callbacks import Limits
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-from lightning_ding.callbacks.metrics import prepare_loggers
-
-
-@runtime_checkable
-class ChecksCallbacks(Protocol):
-    """A policy that can check whether the callbacks of a Trainer work with it."""
-
-    def check_callbacks(self, trainer: Trainer) -> None:
-        """Raise for the first callback that cannot work."""
-        ...
 
 
 def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
@@ -52,14 +43,14 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
             "trainer.predict needs a data set, which an env does not provide: use trainer.test to evaluate the "
             "policy, policy(observations) to get actions, or pass a DataLoader of observations"
         )
-    policy = trainer.lightning_module
-    if isinstance(policy, ChecksCallbacks):
+    policy: Any = trainer.lightning_module
+    if hasattr(policy, "check_callbacks"):
         policy.check_callbacks(trainer)
     if trainer.loggers:
-        from lightning_ding.callbacks.continued_loggers import note_checkpoint
+        from lightning_ding.callbacks.loggers import note_checkpoint, prepare_loggers
 
         note_checkpoint(trainer)
-    prepare_loggers(trainer)
+        prepare_loggers(trainer)
     if limits.eval_every is not None:
         from lightning_ding.callbacks.evaluation_interval import prepare_intervals
 
@@ -68,26 +59,14 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     limits.lift_default_epochs(trainer)
 
 
-def start_watchdogs(trainer: Trainer, stage: str) -> None:
-    """Start the watchdogs of a Trainer, so that they watch how envs are made too.
-
-    Lightning sets up the callbacks after the datamodule, and calls ``setup`` of a watchdog a second time, which starts
-    it again.
-    """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, Watchdog):
-            callback.setup(trainer, trainer.lightning_module, stage)
-
-
 class EpochPosition:
     """Count the rounds of an epoch, and shorten the first epoch of a run that is resumed in the middle of one."""
 
-    def __init__(self) -> None:
-        self.round = 0
-        """Completed rounds of the current epoch."""
-        self._length = 0
-        self._is_resumed = False
-        self._reload_every: int | None = None
+    round = 0
+    """Completed rounds of the current epoch."""
+    _length = 0
+    _is_resumed = False
+    _reload_every: int | None = None
 
     def resume(self, rounds: int) -> None:
         """Continue after ``rounds`` >= 0 rounds of an epoch, where a run was stopped."""
@@ -126,20 +105,18 @@ class EpochPosition:
         self.round = (self.round + 1) % self._length if self._length else 0
 
 
+@dataclass(eq=False)
 class Stream(IterableDataset[Any]):
     """An iterable data set that yields ``length`` items of a producer. Every iterator continues where the last stopped.
 
     Because the data set has a length, Lightning does not fetch an item before the update on the previous one is
     finished. Making an iterator calls nothing, so Lightning may make any number of them.
-
-    Args:
-        produce: Function that returns the next item.
-        length: Items of an epoch, >= 1.
     """
 
-    def __init__(self, produce: Callable[[], Any], length: int) -> None:
-        self.produce = produce
-        self.length = length
+    produce: Callable[[], Any]
+    """Function that returns the next item."""
+    length: int
+    """Items of an epoch, >= 1."""
 
     def __len__(self) -> int:
         return self.length
@@ -159,8 +136,7 @@ MISLEADING_WARNINGS = (
 class LoaderWarnings:
     """Suppress warnings of Lightning that do not apply here, while it prepares a loader, and only then."""
 
-    def __init__(self) -> None:
-        self._suppressed: AbstractContextManager[object] | None = None
+    _suppressed: AbstractContextManager[object] | None = None
 
     def suppress(self) -> None:
         """Start suppressing the warnings."""

@@ -12,6 +12,8 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Union
 
 import numpy as np
@@ -176,13 +178,11 @@ def deep_merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, 
         >>> deep_merge({"learn": {"lr": 0.1, "batch_size": 64}}, {"learn": {"lr": 0.2}})
         {'learn': {'lr': 0.2, 'batch_size': 64}}
     """
-    merged = {key: deep_merge(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
-    for key, value in update.items():
-        if isinstance(value, Mapping):
-            below = merged.get(key)
-            merged[key] = deep_merge(below if isinstance(below, Mapping) else {}, value)
-        else:
-            merged[key] = value
+    merged: dict[str, Any] = {}
+    for key, value in (*base.items(), *update.items()):
+        below = merged.get(key)
+        is_section = isinstance(value, Mapping)
+        merged[key] = deep_merge(below if isinstance(below, Mapping) else {}, value) if is_section else value
     return merged
 
 
@@ -196,8 +196,10 @@ def to_dict(config: Any) -> dict[str, Any]:
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise TypeError(f"config must be a dataclass instance, got {config!r}")
-    mark = {MARK: type(config).__name__} if getattr(config, "IS_MARKED", False) else {}
-    return mark | {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    found = {MARK: type(config).__name__} if getattr(config, "IS_MARKED", False) else {}
+    for field in dataclasses.fields(config):
+        found[field.name] = _plain(getattr(config, field.name))
+    return found
 
 
 def read_only(values: Mapping[str, Any], name: str) -> EasyDict:
@@ -275,7 +277,7 @@ def _read_only(value: Any, name: str) -> Any:
         return ReadOnlyDict(value, name)
     if type(value) not in (list, tuple):
         return value
-    items = [_read_only(one, name) for one in value]
+    items = map(partial(_read_only, name=name), value)
     return ReadOnlyList(items, name) if type(value) is list else tuple(items)
 
 
@@ -296,7 +298,9 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "
     if isinstance(cfg, config_class):
         return resolve(type(cfg), to_dict(cfg), path) if _holds_numpy(cfg) else cfg
     if isinstance(cfg, Mapping):
-        keys = {key: value for key, value in cfg.items() if path or key != MARK}
+        keys = dict(cfg)
+        if not path:
+            keys.pop(MARK, None)
         return _from_mapping(config_class, keys, path, config_class)
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
 
@@ -319,14 +323,14 @@ def without_defaults(section: Mapping[str, Any], kept: Iterable[str], classes: I
         kept: Keys that stay in any case.
         classes: Config dataclasses; each may have some of the keys.
     """
-    defaults = [to_dict(one()) for one in classes]
-
-    def is_default(key: str, value: Any) -> bool:
-        given = {key: _plain(value)}
-        own = [{key: values[key]} for values in defaults if key in values]
-        return any(deep_merge(default, given) == default for default in own)
-
-    return {key: value for key, value in section.items() if key in kept or not is_default(key, value)}
+    left = dict(section)
+    for one in classes:
+        defaults = to_dict(one())
+        for key in (left.keys() & defaults.keys()).difference(kept):
+            default = {key: defaults[key]}
+            if deep_merge(default, {key: _plain(left[key])}) == default:
+                del left[key]
+    return left
 
 
 def moved(**where: str) -> dict[str, str]:
@@ -359,7 +363,7 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
         config_class, mapping = for_section(mapping, path)
     hints = type_hints(config_class)
     defaults = config_class()
-    fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    fields = set(map(attrgetter("name"), dataclasses.fields(config_class)))  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, given in mapping.items():
         name, value = f"{path}{key}", _builtin(given)
@@ -397,8 +401,8 @@ def _own(value: Any) -> Any:
     """Return a copy that shares nothing with the user's mapping; lists become tuples."""
     value = _builtin(value)
     if isinstance(value, Mapping):
-        return {key: _own(below) for key, below in value.items()}
-    return tuple(_own(below) for below in value) if isinstance(value, list) else value
+        return dict(zip(value, map(_own, value.values()), strict=True))
+    return tuple(map(_own, value)) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:
@@ -406,10 +410,8 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, Mapping):
-        return {key: _plain(below) for key, below in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(below) for below in value]
-    return value
+        return dict(zip(value, map(_plain, value.values()), strict=True))
+    return list(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -418,14 +420,15 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if origin in (Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
+        return any(map(partial(_fits, value), arguments))
     if origin is Literal:
         return value in arguments
     if origin in (list, tuple, Sequence):
         is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_sequence and all(_fits(item, arguments[0]) for item in value)
+        return is_sequence and all(map(partial(_fits, hint=arguments[0]), value))
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(_fits(_builtin(item), arguments[1]) for item in value.values())
+        is_mapping = isinstance(value, Mapping)
+        return is_mapping and all(map(partial(_fits, hint=arguments[1]), map(_builtin, value.values())))
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, (int, float) if hint is float else hint)

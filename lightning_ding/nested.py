@@ -6,6 +6,7 @@ A *nested tensor* is a tensor, or a dict whose values are nested tensors with th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Union, cast
 
 import numpy as np
@@ -27,9 +28,12 @@ def apply(function: Callable[[Any], Any], data: Any) -> Any:
         >>> apply(lambda x: x + 1, {"a": 1, "b": {"c": 2}})
         {'a': 2, 'b': {'c': 3}}
     """
-    if isinstance(data, dict):
-        return {key: apply(function, value) for key, value in data.items()}
-    return function(data)
+    if not isinstance(data, dict):
+        return function(data)
+    found = {}
+    for key, value in data.items():  # each level costs one call, not each leaf
+        found[key] = apply(function, value) if isinstance(value, dict) else function(value)
+    return found
 
 
 def leaves(data: Any) -> list[Any]:
@@ -131,10 +135,11 @@ def to_array(data: Any, keep_double: bool = False) -> NestedArray:
     if keep_double:
         return cast(NestedArray, apply(_float_array, data))
     if isinstance(data, dict):  # most leaves stay as they are, which saves two calls for each
-        return {
-            name: leaf if type(leaf) is np.ndarray and leaf.dtype.char not in OTHER_FLOATS else to_array(leaf)
-            for name, leaf in data.items()
-        }
+        found = {}
+        for name, leaf in data.items():
+            is_ready = type(leaf) is np.ndarray and leaf.dtype.char not in OTHER_FLOATS
+            found[name] = leaf if is_ready else to_array(leaf)
+        return found
     return _float32_array(data)
 
 
@@ -169,9 +174,7 @@ def to(data: Nested, device: torch.device | str, non_blocking: bool = False) -> 
 
 def index(data: Any, where: Any) -> Any:
     """Return ``leaf[where]`` for every leaf."""
-    if isinstance(data, dict):
-        return {key: index(value, where) for key, value in data.items()}
-    return data[where]
+    return apply(itemgetter(where), data)
 
 
 def stack(items: Sequence[Any], axis: int = 0) -> Nested:
@@ -258,7 +261,12 @@ def unbind(data: Nested) -> Sequence[Nested]:
         [1, 2]
     """
     if isinstance(data, dict):
-        return [dict(zip(data, values)) for values in zip(*map(unbind, data.values()), strict=True)]  # noqa: B905 - hot
+        columns, parts = [], []
+        for value in data.values():
+            columns.append(unbind(value) if isinstance(value, dict) else value.unbind(0))
+        for values in zip(*columns, strict=True):
+            parts.append(dict(zip(data, values)))  # noqa: B905 - hot
+        return parts
     return data.unbind(0)
 
 

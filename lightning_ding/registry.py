@@ -89,7 +89,10 @@ class Registry(Generic[T]):
 
     def name_of(self, entry: T) -> str | None:
         """Return the name of ``entry``, or None if it is not registered."""
-        return next((name for name, known in self._entries.items() if known is entry), None)
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        return None
 
     def config_classes(self) -> list[Any]:
         """Return the ``config_class`` of each entry that has one, by the names of the entries."""
@@ -240,9 +243,9 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",
     home="lightning_ding.model",
     modules={
-        **dict.fromkeys(("mlp", "dict"), "encoder"),
+        "mlp": "encoder",
         **dict.fromkeys(("conv", "impala"), "image_encoders"),
-        "separate": "separate_encoder",
+        **dict.fromkeys(("dict", "separate"), "dict_encoders"),
     },
 )
 REWARD_MODEL_REGISTRY: Registry[Any] = Registry("reward model", home="lightning_ding.reward_model")

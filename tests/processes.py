@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -198,3 +199,11 @@ def _run_together(processes: Sequence[Forked], timeout: float) -> list[str]:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     return outputs
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait until a condition is true; fail after that time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -9,7 +9,6 @@ from typing import Any
 import lightning
 import pytest
 import yaml
-from lightning import Trainer
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RunDataModule
 from lightning_ding.entry.collect import collect
@@ -18,8 +17,8 @@ from lightning_ding.hub import run_file
 from lightning_ding.policy import Policy, load_policy
 from lightning_ding.policy.base.weights_file import description_of
 from tests.algorithms.table import make_policy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Write = Callable[[str, RunDataModule], dict[str, Any]]
 
 

@@ -42,11 +42,6 @@ def test_length_is_the_leading_axis(data: dict[str, Any]) -> None:
     assert nested.length(data) == 3
 
 
-def test_length_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="got an empty dict"):
-        nested.length({"obs": {}})
-
-
 @pytest.mark.parametrize(
     ("leaf", "dtype"),
     [
@@ -81,11 +76,6 @@ def test_to_tensor_shares_memory_with_an_array() -> None:
     tensor = nested.to_tensor({"x": array})
     array[0] = 5
     assert as_lists(tensor) == {"x": [5.0, 0.0]}
-
-
-def test_to_tensor_refuses_objects() -> None:
-    with pytest.raises(TypeError, match="data must be numbers"):
-        nested.to_tensor({"x": np.array([None, "a"], dtype=object)})
 
 
 def test_to_numpy_gives_arrays_of_gradient_carrying_tensors_too() -> None:
@@ -148,7 +138,11 @@ def test_joining_a_tensor_and_a_dict_is_an_error(join: Any) -> None:
         join([{"a": torch.zeros(2)}, {"a": {"b": torch.zeros(2)}}])
 
 
-def test_stack_names_the_place_where_shapes_differ() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="got an empty dict"):
+        nested.length({"obs": {}})
+    with pytest.raises(TypeError, match="data must be numbers"):
+        nested.to_tensor({"x": np.array([None, "a"], dtype=object)})
     with pytest.raises(ValueError, match=r"a\.b: cannot join shapes \[\(2,\), \(3,\)\]"):
         nested.stack([{"a": {"b": torch.zeros(2)}}, {"a": {"b": torch.zeros(3)}}])
 

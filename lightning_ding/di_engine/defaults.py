@@ -21,61 +21,18 @@ _HEADS = {
 _SMALL_HEADS = {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64}
 
 
-def _q_learning(update_per_collect: int = 3, **learn: Any) -> dict[str, Any]:
-    return {"update_per_collect": update_per_collect, **learn}
-
+_COPIED = {"update_per_collect": 3, "target_update_freq": 100}
+_STEPS = _COPIED | {"batch_size": 64, "learning_rate": 1e-3}
+_REPLAY = {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}}
+_Q_LEARNING = {"discount_factor": 0.97, "random_collect_size": 0, "model": _HEAD, "other": _REPLAY}
+_QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "dqn": {
-        "discount_factor": 0.97,
-        "nstep": 1,
-        "random_collect_size": 0,
-        "model": _HEAD,
-        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
-    "c51": {
-        "discount_factor": 0.97,
-        "random_collect_size": 0,
-        "model": _HEAD,
-        "learn": _q_learning(target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
-    "qrdqn": {
-        "discount_factor": 0.97,
-        "random_collect_size": 0,
-        "model": _HEAD,
-        "learn": _q_learning(target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
-    "mdqn": {
-        "discount_factor": 0.97,
-        "random_collect_size": 0,
-        "model": _HEAD,
-        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
-    "sql": {
-        "discount_factor": 0.97,
-        "random_collect_size": 0,
-        "model": _HEAD,
-        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
-    "iqn": {
-        "discount_factor": 0.97,
-        "random_collect_size": 0,
-        "model": {**_HEAD, "num_quantiles": 32, "quantile_embedding_size": 128},
-        "learn": _q_learning(target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
-    "fqf": {
-        "discount_factor": 0.97,
-        "random_collect_size": 0,
-        "model": {**_HEAD, "quantile_embedding_size": 128},
-        "learn": _q_learning(target_update_freq=100),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
-    },
+    "dqn": {**_Q_LEARNING, "nstep": 1, "learn": _STEPS},
+    **{name: {**_Q_LEARNING, "learn": _STEPS} for name in ("mdqn", "sql")},
+    **{name: {**_Q_LEARNING, "learn": _COPIED} for name in ("c51", "qrdqn")},
+    "iqn": {**_Q_LEARNING, "model": {**_QUANTILES, "num_quantiles": 32}, "learn": _COPIED},
+    "fqf": {**_Q_LEARNING, "model": _QUANTILES, "learn": _COPIED},
     "r2d2": {
         "priority": True,
         "random_collect_size": 0,
@@ -89,14 +46,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "dqfd": {
         "priority": True,
         "model": _HEAD,
-        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100, lambda3=1e-5),
-        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+        "learn": {**_STEPS, "lambda3": 1e-5},
+        "other": _REPLAY,
     },
     "rainbow": {
         "priority": True,
         "random_collect_size": 0,
         "model": _HEAD,
-        "learn": _q_learning(update_per_collect=1, batch_size=32, target_update_freq=100),
+        "learn": {"update_per_collect": 1, "batch_size": 32, "target_update_freq": 100},
         "other": {"eps": {"type": "exp", "decay": 100_000}, "replay_buffer": {"replay_buffer_size": 100_000}},
     },
     "ddpg": {

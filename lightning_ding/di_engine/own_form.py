@@ -73,7 +73,8 @@ def own_run(main: Config, create: Config, envs: TranslatedEnvs, data: Config, po
         given.add("collect.unroll_len")
     defaults = {key: value for key, value in plain(policy_class.default_config()).items() if key != "cfg_type"}
     config = _policy_config(cfg["policy"], given, defaults, policy_class.__name__, notes)
-    evaluator = {"n_episode": envs.n_evaluator_episode, "stop_value": _stop_value(envs)}
+    stop_value = None if envs.stop_value >= NEVER else envs.stop_value
+    evaluator = {"n_episode": envs.n_evaluator_episode, "stop_value": stop_value}
     implied = nested(ALWAYS_WITHOUT_KEY | {f"eval.evaluator.{name}": value for name, value in evaluator.items()})
     config = deep_merge(config, deep_merge({"collect": {"collector": envs.collector}}, implied))
     whole = deep_merge(defaults, config)
@@ -97,15 +98,7 @@ def own_run(main: Config, create: Config, envs: TranslatedEnvs, data: Config, po
 
 
 def _policy_config(pair: Config, given: set[str], defaults: Config, policy: str, notes: Notes) -> Config:
-    """Return the keys of a pair for the config of a class.
-
-    Args:
-        pair: The merged section ``policy`` of the pair, without the defaults of the class.
-        given: Dotted keys that the pair sets.
-        defaults: The config of the class.
-        policy: Name of the class.
-        notes: Lines to which those about the keys are added.
-    """
+    """Return the keys of a pair, whose merged section ``policy`` is without the defaults, for the config of a class."""
     listed, merged = dict(flat(defaults)), dict(flat(pair))
     keys = {"priority": False, **merged, **listed, **{name: merged[name] for name in merged if name in given}}
     ours: Config = {}
@@ -142,10 +135,6 @@ def _unread(name: str, value: Any) -> str:
     if name.startswith(HOOK):
         raise ValueError(f"policy.{name} is no hook of a learner: give a mapping with a 'type' and a 'position'")
     return f"policy.{name} = {value!r} is not read{misspelt(name, READ_BY_RUN)}"
-
-
-def _stop_value(envs: TranslatedEnvs) -> Any:
-    return None if envs.stop_value >= NEVER else envs.stop_value
 
 
 def _check(read: Any, whole: Mapping[str, Any], policy: str) -> None:

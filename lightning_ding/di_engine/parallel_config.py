@@ -314,14 +314,7 @@ def _importable(names: Any) -> list[str]:
 def _learner(
     section: Mapping[str, Any], workers: Mapping[str, Any], system: Mapping[str, Any], updates: int
 ) -> dict[str, Any]:
-    """Return the section of the learner, which does not evaluate, because collectors do.
-
-    Args:
-        section: ``policy.learn.learner``.
-        workers: Sections of the learners.
-        system: The system part of the config.
-        updates: Updates of a round.
-    """
+    """Return the section of the learner, which does not evaluate, because collectors do."""
     number = section.get("learner_num", len(workers) or 1)
     allowed = "1: several learners are the ranks of one learner, see system.learner.multi_gpu"
     require(number == 1, "policy.learn.learner.learner_num", allowed, number)

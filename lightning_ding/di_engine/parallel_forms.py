@@ -6,7 +6,7 @@ Shapes: B transitions of a minibatch, U minibatches of a round, n steps of a ret
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from lightning.pytorch import Trainer
@@ -233,28 +233,29 @@ class InfoForm(LearningReporter):
             self.send_learn_info(done)
 
 
-class SendPolicyHook(LearnerHook):
-    """Calls ``engine.send_policy`` with ``model``, the weights by name, and ``iter``, the number of updates.
-
-    Only rank zero sends.
-
-    Args:
-        name: Name of the hook.
-        priority: Order among the hooks of a position, lower first; >= 0.
-        position: Position in the run at which it is called.
-        ext_args: ``send_policy_freq``, updates between two calls, >= 1; 1 by default.
-    """
+class _EveryFewUpdates(LearnerHook):
+    name_of_kind: ClassVar[str]
+    option: ClassVar[str]
 
     def __init__(
         self,
-        name: str = "send_policy",
+        name: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         position: Position = "after_iter",
         ext_args: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, priority, position, ext_args)
-        self.every = int(self.ext_args.get("send_policy_freq", 1))
-        require(self.every >= 1, "ext_args.send_policy_freq", "a number of updates >= 1", self.every)
+        super().__init__(self.name_of_kind if name is None else name, priority, position, ext_args)
+        self.every = int(self.ext_args.get(self.option, 1))
+        require(self.every >= 1, f"ext_args.{self.option}", "a number of updates >= 1", self.every)
+
+
+class SendPolicyHook(_EveryFewUpdates):
+    """Calls ``engine.send_policy`` with ``model``, the weights by name, and ``iter``, the number of updates.
+
+    Only rank zero sends. ``ext_args`` has ``send_policy_freq``, updates between two calls, >= 1; 1 by default.
+    """
+
+    name_of_kind, option = "send_policy", "send_policy_freq"
 
     def __call__(self, engine: Any) -> None:
         """Send the weights if they are due."""
@@ -263,26 +264,13 @@ class SendPolicyHook(LearnerHook):
             engine.send_policy({"model": engine.policy.state_dict()["model"], "iter": engine.train_iter})
 
 
-class SendLearnInfoHook(LearnerHook):
+class SendLearnInfoHook(_EveryFewUpdates):
     """Calls ``engine.send_learn_info`` with ``engine.learn_info``: after each iteration, and at the end of the run.
 
-    Args:
-        name: Name of the hook.
-        priority: Order among the hooks of a position, lower first; >= 0.
-        position: Position in the run at which it is called.
-        ext_args: ``freq``, updates between two lines for debugging in Python's logging, >= 1; 1 by default.
+    ``ext_args`` has ``freq``, updates between two lines for debugging in Python's logging, >= 1; 1 by default.
     """
 
-    def __init__(
-        self,
-        name: str = "send_learn_info",
-        priority: int = DEFAULT_PRIORITY,
-        position: Position = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position, ext_args)
-        self.every = int(self.ext_args.get("freq", 1))
-        require(self.every >= 1, "ext_args.freq", "a number of updates >= 1", self.every)
+    name_of_kind, option = "send_learn_info", "freq"
 
     def __call__(self, engine: Any) -> None:
         """Send the info."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,35 +22,21 @@ from lightning_ding.di_engine.convert import to_recipe, to_yaml
 from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import eval as evaluate, train
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.utils.protocols import return_text
 
 MODES = ("serial", "serial_onpolicy", "serial_offline", "eval")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run one of the commands ``serial`` and ``convert``.
-
-    Args:
-        arguments: The command and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or config.
-    """
+    """Run ``serial`` or ``convert``; raise SystemExit with code 2 for an invalid command line or config."""
     command, *given = arguments
     options = _parser(command).parse_args(given)
-    try:
-        {"serial": _serial, "convert": _convert}[command](options)
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
+    in_one_line(lambda: {"serial": _serial, "convert": _convert}[command](options))
 
 
 def _parser(command: str) -> CommandParser:
-    shown = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": __doc__, "allow_abbrev": False}
-    parser = CommandParser(prog=f"lightning-ding {command}", **shown)  # type: ignore[arg-type]
+    parser = CommandParser(prog=f"lightning-ding {command}", description=__doc__)
     if command == "convert":
         parser.add_argument("file", help="config file of DI-engine")
         parser.add_argument("-o", "--out", default=".", help="folder for NAME.yaml and NAME_recipe.py")

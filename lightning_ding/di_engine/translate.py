@@ -266,11 +266,5 @@ def _triple(env_setting: Sequence[Any] | None) -> tuple[Any, Any, Any] | None:
 
 
 def _updates(value: int, theirs: int, here: int) -> int | None:
-    """Return the limit of updates that corresponds to one of DI-engine; None for no limit.
-
-    Args:
-        value: Limit of ``train_iter`` in DI-engine, >= 1.
-        theirs: Increase of ``train_iter`` in one round in DI-engine.
-        here: Increase of ``train_iter`` in one round in this package.
-    """
+    """Return the limit of updates for one of DI-engine's, whose rounds count ``theirs`` and not ``here`` updates."""
     return limit(value) if value >= UNLIMITED or theirs == here else -(-value // theirs) * here

@@ -16,6 +16,7 @@ from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+from lightning_ding.distributed.comm_worker.role import create_comm_collector, create_comm_learner
 from lightning_ding.distributed.commander.base import (
     BaseParallelCommander,
     create_parallel_commander,
@@ -40,7 +41,6 @@ from lightning_ding.distributed.transport import (
 )
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 from lightning_ding.utils.foreign import attach
-from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 
 if TYPE_CHECKING:
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel as FlaskChannel

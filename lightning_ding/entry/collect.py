@@ -10,7 +10,6 @@ The env is that of the checkpoint's run. Without ``--greedy`` the policy explore
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules import Dataset, save_dataset
 from lightning_ding.datamodules.dataset_files import check_target
-from lightning_ding.entry.lightning_cli import CommandParser, policy_class
-from lightning_ding.entry.trained import EnvOfRun, add_policy_options, env_of_run, in_one_line, load, naming_the_option
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line, policy_class
+from lightning_ding.entry.trained import EnvOfRun, add_policy_options, env_of_run, load, naming_the_option
 from lightning_ding.envs import Pausable, make_vector_env
 from lightning_ding.envs.vector import MODES
 from lightning_ding.policy import Policy
@@ -36,14 +35,7 @@ from lightning_ding.worker import create_serial_collector
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``collect`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or checkpoint.
-    """
+    """Run the command; raise SystemExit with code 2 for an invalid command line or checkpoint."""
     options = _parser().parse_args(list(arguments)[1:])
     data = in_one_line(lambda: collect(**vars(options)))
     found = data.statistics()
@@ -53,12 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        prog="lightning-ding collect",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=__doc__,
-        allow_abbrev=False,
-    )
+    parser = CommandParser(prog="lightning-ding collect", description=__doc__)
     parser.add_argument("ckpt", nargs="?", help="checkpoint of a run")
     parser.add_argument("--out", required=True, help="path of an .npz file, or id of a new Minari data set")
     parser.add_argument(

@@ -12,13 +12,11 @@ https://arxiv.org/abs/2108.13264).
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import logging
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import nearest, require
-from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.utils.protocols import return_text
 
 logger = logging.getLogger(__name__)
@@ -79,34 +77,16 @@ class Comparison:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``compare`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or run.
-    """
-    parser = CommandParser(
-        prog="lightning-ding compare",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=__doc__,
-        allow_abbrev=False,
-    )
+    """Run the command; raise SystemExit with code 2 for an invalid command line or run."""
+    parser = CommandParser(prog="lightning-ding compare", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or NAME=FOLDER")
     parser.add_argument("--metric", default=METRIC, help="metric of the evaluations (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="image file with the curves and their intervals")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(list(arguments)[1:])
-    try:
-        found = compare(_named(options.runs), options.metric)
-        if options.plot is not None:
-            plot(found, options.plot, options.metric)
-    except Exception as error:
-        if not (is_refusal(error) or isinstance(error, OSError)):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
+    found = in_one_line(lambda: compare(_named(options.runs), options.metric), (OSError,))
+    if options.plot is not None:
+        in_one_line(lambda: plot(found, options.plot, options.metric), (OSError,))
     print(json.dumps(_as_json(found, options.metric)) if options.json else table(found, options.metric))
 
 

@@ -11,7 +11,6 @@ from ``hparams.yaml`` or from a checkpoint; without it, symptoms that depend on 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import logging
@@ -22,10 +21,9 @@ from typing import Any
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_ding.callbacks.diagnosis import HEALTHY, PAGE, Diagnosis, Symptom
+from lightning_ding.callbacks.diagnosis import PAGE, Diagnosis, Symptom
 from lightning_ding.config import require
-from lightning_ding.entry.lightning_cli import CommandParser
-from lightning_ding.entry.trained import in_one_line
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.policy.load import read_checkpoint
 from lightning_ding.utils.run_facts import Facts, facts_of
 
@@ -35,19 +33,37 @@ LEVELS = 3
 """Folders above a checkpoint in which the metrics of its run are looked for."""
 SIZES = {"scalars": 0, "images": 1, "histograms": 1, "tensors": 1}
 """Values of each kind that TensorBoard's reader keeps; 0 means all."""
+HEALTHY = {
+    "learn/explained_variance": "0 at the start, then above 0.5; below 0 the critic is worse than a constant",
+    "learn/value_mean": "near learn/target_mean",
+    "learn/value_std": "near learn/target_std",
+    "learn/target_mean": "at most the largest reward / (1 - discount_factor)",
+    "learn/target_std": "above 0",
+    "learn/grad_norm": "of the same size for most of the run",
+    "learn/clipped_gradients": "any; at 1 all the time the clipping sets the step",
+    "learn/clip_fraction": "0.02 to 0.3",
+    "learn/approx_kl": "0.003 to 0.05",
+    "learn/entropy_share": "falls from 1 to between 0.1 and 0.9",
+    "learn/action_std": "falls below 1",
+    "learn/dead_units": "below 0.8",
+    "learn/dead_units_critic": "below 0.8, or 1 where all states have the same value",
+    "learn/saturated_actions": "below 0.95, or actions that change sides",
+    "learn/action_spread": "above 0.05",
+    "learn/obs_changing": "above 0",
+    "learn/obs_mean": "-3 to 3, except for images",
+    "learn/obs_std": "0.1 to 3, except for images",
+    "learn/obs_abs_max": "below 100, except for images",
+    "learn/reward_mean": "-10 to 10",
+    "learn/reward_std": "above 0",
+    "learn/reward_abs_max": "0.01 to 100",
+    "learn/data_age": "at most the updates in which the buffer is filled once",
+}
+"""Usual values of the metrics in runs that learn."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``doctor`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line, or a run without metrics.
-    """
-    shown: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = CommandParser(prog="lightning-ding doctor", description=__doc__, **shown)
+    """Run the command; raise SystemExit with code 2 for an invalid command line, or a run without metrics."""
+    parser = CommandParser(prog="lightning-ding doctor", description=__doc__)
     parser.add_argument("run", help="folder of a run, or a checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(list(arguments)[1:])

@@ -22,14 +22,8 @@ import numpy as np
 from gymnasium.wrappers import RecordVideo
 
 from lightning_ding.config import require
-from lightning_ding.entry.trained import (
-    EnvOfRun,
-    as_single,
-    command_parser,
-    env_of_run,
-    in_one_line,
-    load,
-)
+from lightning_ding.entry.lightning_cli import in_one_line
+from lightning_ding.entry.trained import EnvOfRun, as_single, command_parser, env_of_run, load
 from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.named import find_env, find_wrappers
 from lightning_ding.policy import Policy
@@ -42,14 +36,7 @@ WINDOW_PACKAGES = ("pygame", "glfw", "pyglet", "OpenGL")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``enjoy`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or checkpoint.
-    """
+    """Run the command; raise SystemExit with code 2 for an invalid command line or checkpoint."""
     parser = command_parser("enjoy", __doc__)
     parser.add_argument("--episodes", type=int, default=1, help="whole episodes to play")
     parser.add_argument("--video", help="write a video to this path, .mp4 or .gif, in place of a window")

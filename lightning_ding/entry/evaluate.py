@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.entry.trained import command_parser, env_of_run, in_one_line, load
+from lightning_ding.entry.lightning_cli import in_one_line
+from lightning_ding.entry.trained import command_parser, env_of_run, load
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import MODES, AutoresetName
 from lightning_ding.policy import Policy
@@ -35,14 +36,7 @@ RESAMPLES = 10_000
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``evaluate`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or checkpoint.
-    """
+    """Run the command; raise SystemExit with code 2 for an invalid command line or checkpoint."""
     parser = command_parser("evaluate", __doc__)
     parser.add_argument("--episodes", type=int, default=100, help="whole episodes to play")
     parser.add_argument("--stochastic", action="store_true", help="explore as in training")

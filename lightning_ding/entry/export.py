@@ -13,21 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.entry.trained import command_parser, in_one_line, load
+from lightning_ding.entry.lightning_cli import in_one_line
+from lightning_ding.entry.trained import command_parser, load
 
 FORMATS = {"onnx": "policy.onnx", "torch_export": "policy.pt2", "safetensors": "policy.safetensors"}
 """Formats, and the file that each is written to by default."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``export`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or checkpoint.
-    """
+    """Run the command; raise SystemExit with code 2 for an invalid command line or checkpoint."""
     parser = command_parser("export", __doc__, has_env=False)
     parser.add_argument("--format", choices=list(FORMATS), default="onnx", help="kind of file")
     parser.add_argument("--output", help="path of the file; by default policy.onnx, policy.pt2 or policy.safetensors")

@@ -21,8 +21,7 @@ import yaml
 from lightning import Trainer
 
 from lightning_ding.config import require, resolve, to_dict
-from lightning_ding.entry.lightning_cli import CommandParser
-from lightning_ding.entry.trained import in_one_line
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import Policy, load_sb3_policy
 from lightning_ding.policy.base.spaces import obs_shape
@@ -35,16 +34,8 @@ WIDTH = 110  # characters of a line of a run file
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``from-sb3`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or file.
-    """
-    shown = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": __doc__, "allow_abbrev": False}
-    parser = CommandParser(prog="lightning-ding from-sb3", **shown)  # type: ignore[arg-type]
+    """Run the command; raise SystemExit with code 2 for an invalid command line or file."""
+    parser = CommandParser(prog="lightning-ding from-sb3", description=__doc__)
     parser.add_argument("model", help="model.zip; with --zoo the id of an env")
     parser.add_argument("vecnormalize", nargs="?", help="file of VecNormalize.save, for a model trained with it")
     parser.add_argument("--zoo", metavar="FILE", help="file of rl-baselines3-zoo, such as hyperparams/ppo.yml")

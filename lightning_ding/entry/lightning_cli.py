@@ -360,13 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
     _prepare_parsers(made, given)
-    try:
-        _run(made, given)
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
+    in_one_line(lambda: _run(made, given))
 
 
 def _list_of(names: Any) -> list[str]:
@@ -444,7 +438,10 @@ def datamodule_class(made: type[Policy[Any]], train_on: str | None = None) -> ty
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser without abbreviations whose errors are one line."""
+    """A parser without abbreviations whose errors are one line, and whose description is shown as it is written."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Print the message and end with exit code 2."""
@@ -469,3 +466,19 @@ def line_of(error: BaseException) -> str:
     """Return the message of an error in one line."""
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     return " ".join((text or type(error).__name__).split())
+
+
+def in_one_line(run: Callable[[], Any], also: tuple[type[Exception], ...] = ()) -> Any:
+    """Return the result of a command; an error of a setting ends the process with one line and code 2.
+
+    Args:
+        run: The command.
+        also: Further errors that end the process in this way.
+    """
+    try:
+        return run()
+    except Exception as error:
+        if not is_refusal(error) and not isinstance(error, also):
+            raise
+        print("error:", line_of(error), file=sys.stderr)
+        raise SystemExit(2) from error

@@ -72,14 +72,7 @@ def parallel_pipeline(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run one of the commands ``parallel``, ``coordinator``, ``learner``, ``collector`` and ``ask``.
-
-    Args:
-        arguments: The command and its options.
-
-    Raises:
-        SystemExit: If the command fails, with its exit code.
-    """
+    """Run ``parallel``, ``coordinator``, ``learner``, ``collector`` or ``ask``, and exit with its code if it fails."""
     if arguments[0] == "ask":
         ask(arguments[1:])
         return
@@ -116,14 +109,7 @@ PATIENCE = 10.0  # seconds for an answer
 
 
 def ask(arguments: Sequence[str]) -> None:
-    """Send one message to the coordinator and print the answer.
-
-    Args:
-        arguments: Command-line arguments after ``ask``.
-
-    Raises:
-        SystemExit: If there is no answer, or a refusal.
-    """
+    """Send one message to the coordinator and print the answer; exit with an error code after a refusal or none."""
     parser = Parser(prog="lightning-ding ask", description=ASK)
     parser.add_argument("name", choices=MESSAGES, metavar="MESSAGE", help=", ".join(MESSAGES))
     parser.add_argument("content", nargs="?", default="{}", metavar="JSON", help='such as {"n": 2}')

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.comm_worker.loop import end_process
-from lightning_ding.distributed.comm_worker.role import BaseCommRole
+from lightning_ding.distributed.comm_worker.role import BaseCommRole, create_comm_collector, create_comm_learner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.transport import Refusal, get_transport
 from lightning_ding.entry.config_file import read_config
@@ -36,7 +36,6 @@ from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.lifeline import die_with
 from lightning_ding.utils.exit_codes import INTERRUPTED
 from lightning_ding.utils.posix import require_posix_for_distributed
-from lightning_ding.worker import create_comm_collector, create_comm_learner
 
 ROLES = ("coordinator", "learner", "collector")
 WORKERS: dict[str, tuple[str, type[BaseCommRole], Callable[..., Any]]] = {

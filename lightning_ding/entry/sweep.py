@@ -12,7 +12,6 @@ checkpoint. At the end the runs are compared as ``lightning-ding compare`` does.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -32,7 +31,7 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.checkpoints.folder import last_checkpoint
 from lightning_ding.config import require
 from lightning_ding.entry.compare import RECORD, compare, table
-from lightning_ding.entry.lightning_cli import SWEEP, CommandParser, is_refusal, line_of
+from lightning_ding.entry.lightning_cli import SWEEP, CommandParser, in_one_line
 
 OUTPUT = "output.txt"
 OWN = ("--seed_everything", "--data.seed", "--trainer.default_root_dir", "--ckpt_path")
@@ -41,24 +40,13 @@ PATIENCE = 60.0  # seconds in which an interrupted run writes its checkpoint bef
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``sweep`` or ``fit``, and the options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line, 1 if a run has failed, and 130 after an interrupt.
-    """
+    """Run the command; exit with code 2 for an invalid command line, 1 if a run failed, and 130 after an interrupt."""
     options, rest = _parser().parse_known_args(list(arguments)[1:])
+    folder = options.folder or _folder(rest)
     try:
-        failed = Sweep(rest, options.folder or _folder(rest), seeds_of(options.seeds), options.jobs).run()
+        failed = in_one_line(lambda: Sweep(rest, folder, seeds_of(options.seeds), options.jobs).run())
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
     if failed:
         raise SystemExit(1)
 
@@ -66,10 +54,8 @@ def main(arguments: Sequence[str]) -> None:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="lightning-ding sweep",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description=__doc__,
         epilog="All options of fit are options of this command too: lightning-ding fit --help",
-        allow_abbrev=False,
     )
     parser.add_argument("--seeds", required=True, help="number of seeds, which are 0, 1, ..., or a list such as 0,3,7")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default: %(default)s)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of, policy_class
+from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.envs.atari import make_atari
 from lightning_ding.envs.named import ENVPOOL, PETTINGZOO, find_env
 from lightning_ding.envs.vector import VectorMode
@@ -201,8 +201,7 @@ def command_parser(command: str, description: str | None, has_env: bool = True) 
         description: Text of its ``--help``.
         has_env: Whether the command plays in an env.
     """
-    shown = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = CommandParser(prog=f"lightning-ding {command}", description=description, **shown)  # type: ignore[arg-type]
+    parser = CommandParser(prog=f"lightning-ding {command}", description=description)
     parser.add_argument("ckpt", help="checkpoint of a run, or a safetensors file of a policy")
     if has_env:
         parser.add_argument("--env_id", help="another env than that of the run, not a vector env")
@@ -221,14 +220,3 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
         help="module to import first, which registers the policy, its network or its encoder, or has the env of the "
         "run; repeat it for several",
     )
-
-
-def in_one_line(run: Callable[[], Any]) -> Any:
-    """Return the result of a command; an error of a setting ends the process with one line and code 2."""
-    try:
-        return run()
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error

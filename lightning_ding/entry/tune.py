@@ -27,7 +27,7 @@ import yaml
 from docstring_parser import parse_from_object
 
 from lightning_ding.config import deep_merge, require, resolve
-from lightning_ding.entry.lightning_cli import CommandParser, is_refusal, line_of
+from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.tune.config import DECLARED, TuneConfig, find_spaces, read_files
 from lightning_ding.tune.study import Study
 from lightning_ding.tune.trial_run import RunMaker
@@ -37,25 +37,13 @@ logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        arguments: ``tune`` and its options.
-
-    Raises:
-        SystemExit: With code 2 for an invalid command line or config.
-    """
+    """Run the command; raise SystemExit with code 2 for an invalid command line or config."""
     options, rest = _parser().parse_known_args(list(arguments)[1:])
     lightning = logging.getLogger("lightning.pytorch")
     level = lightning.level
     lightning.setLevel(logging.WARNING)  # each trial would print the same lines
     try:
-        _tune(vars(options), rest, list(arguments))
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
+        in_one_line(lambda: _tune(vars(options), rest, list(arguments)))
     finally:
         lightning.setLevel(level)
 
@@ -63,10 +51,8 @@ def main(arguments: Sequence[str]) -> None:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="lightning-ding tune",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description=__doc__,
         epilog="All options of fit are options of this command too: lightning-ding fit --help",
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("-c", "--config", action="append", help="config file of fit, with a section tune if you like")

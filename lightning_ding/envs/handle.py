@@ -6,6 +6,7 @@ in checkpoints and travel with published weights.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -258,6 +259,71 @@ class EnvHandle(EnvAccess):
         if self._env is None:
             raise self._refusal()
         return self._env
+
+
+class EnvHandles:
+    """The access of a datamodule to its envs; each of both is made when it is first used.
+
+    Args:
+        envs: The envs that are in use, by their names; the datamodule adds and removes them.
+    """
+
+    def __init__(self, envs: dict[str, VectorEnv] | None = None) -> None:
+        self._envs: dict[str, VectorEnv] = {} if envs is None else envs
+
+    @functools.cached_property
+    def training(self) -> EnvAccess:
+        """The access to the envs that are collected in."""
+        return self._made("training")
+
+    @functools.cached_property
+    def evaluation(self) -> EnvAccess:
+        """The access to the envs of evaluations."""
+        return self._made("evaluation")
+
+    @property
+    def text(self) -> str:
+        """All settings as text; "" if there are none."""
+        texts = {name: one.text for name, one in self._handles().items()}
+        return json.dumps(texts) if any(text != "[]" for text in texts.values()) else ""
+
+    def load(self, text: str, keeps_own: bool = False) -> None:
+        """Make the settings of a text, see :meth:`EnvHandle.load`."""
+        for name, below in json.loads(text or "{}").items():
+            getattr(self, name)
+            if name in self._handles():
+                self._handles()[name].load(below, keeps_own)
+
+    def make_newer(self, text: str) -> None:
+        """Make the settings again that differ from those of a text, see :meth:`EnvHandle.make_newer`."""
+        texts = json.loads(text or "{}")
+        for name, one in self._handles().items():
+            one.make_newer(texts.get(name, ""))
+
+    def bind(self, name: Literal["training", "evaluation"], env: VectorEnv) -> None:
+        """Use a vector env from now on and make the settings in it."""
+        self._envs[name] = env
+        if name in self._handles():
+            self._handles()[name].bind(env)
+
+    def close(self) -> None:
+        """Release the envs; the settings are kept for those that are made next."""
+        self._envs.clear()
+        for one in self._handles().values():
+            one.bind(None)
+
+    def _made(self, name: str) -> EnvAccess:
+        handle = EnvHandle(name)
+        handle.bind(self._envs.get(name))
+        return handle
+
+    def _handles(self) -> dict[str, Any]:
+        """Return the handles that were made, without the access of a run that has no such envs."""
+        found = {}
+        for name in ("training", "evaluation"):
+            if type(vars(self).get(name)) not in (type(None), EnvAccess):
+                found[name] = getattr(self, name)
+        return found
 
 
 def settings_of(text: str, is_evaluation: bool) -> str:

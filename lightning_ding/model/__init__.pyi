@@ -6,10 +6,11 @@ from .actor import (
 )
 from .c51 import C51DQN as C51DQN
 from .core import RecurrentCore as RecurrentCore
+from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
 from .discrete_qac import DiscreteQAC as DiscreteQAC
 from .dqn import DQN as DQN
 from .drqn import DRQN as DRQN
-from .encoder import DictEncoder as DictEncoder, MLPEncoder as MLPEncoder, create_encoder as create_encoder
+from .encoder import MLPEncoder as MLPEncoder, create_encoder as create_encoder
 from .ensemble import EnsembleMLP as EnsembleMLP
 from .factory import create_model as create_model
 from .fqf import FQF as FQF
@@ -26,6 +27,5 @@ from .qac import ContinuousQAC as ContinuousQAC
 from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
-from .separate_encoder import SeparateEncoder as SeparateEncoder
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

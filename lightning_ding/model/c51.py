@@ -22,7 +22,7 @@ from lightning_ding.rl.distributional import mean_return
 class C51DQN(nn.Module):
     """Encoder and head that compute the distribution of every action's return (Bellemare et al. 2017, section 4).
 
-    The arguments that are not listed here are those of :class:`DQN`.
+    The arguments and errors that are not listed here are those of :class:`DQN`.
 
     Args:
         action_shape: Number of actions.
@@ -32,8 +32,6 @@ class C51DQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
-            is not the size of its input.
 
     Example:
         >>> C51DQN(obs_shape=4, action_shape=2)(torch.zeros(3, 4))["distribution"].shape

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_ding.registry import MODEL_REGISTRY, import_modules
 
@@ -29,16 +29,11 @@ def create_model(cfg: Mapping[str, Any]) -> nn.Module:
     arguments = dict(cfg)
     import_modules(arguments.pop("import_names", ()))
     model = cast(nn.Module, MODEL_REGISTRY.build(arguments.pop("type"), **arguments))
-    if not any(arguments.get(name) for name in SIZES):
-        _warn_if_large(model, arguments.get("obs_shape"))
-    return model
-
-
-def _warn_if_large(model: nn.Module, obs_shape: Any) -> None:
-    """Warn if a network has many parameters although nobody asked for its sizes."""
-    number = sum(parameter.numel() for parameter in model.parameters())
-    if number > LARGE:
+    number = sum(map(Tensor.numel, model.parameters()))
+    if number > LARGE and not any(map(arguments.get, SIZES)):
         rank_zero_warn(
-            f"the network for observations of shape {obs_shape} has {number / 1e6:.1f} million parameters by default; "
-            "model.encoder_hidden_size_list and model.encoder_kwargs make it smaller, and so do smaller observations"
+            f"the network for observations of shape {arguments.get('obs_shape')} has {number / 1e6:.1f} million "
+            "parameters by default; model.encoder_hidden_size_list and model.encoder_kwargs make it smaller, and so do "
+            "smaller observations"
         )
+    return model

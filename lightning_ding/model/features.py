@@ -99,11 +99,6 @@ class Described(nn.Module):
         return cast(Tensor, self.encoder(self.features(obs)))
 
 
-def is_described(obs_shape: Any) -> bool:
-    """Return whether ``obs_shape`` is a description with ``kind``, and not a dict of shapes."""
-    return isinstance(obs_shape, Mapping) and isinstance(obs_shape.get("kind"), str)
-
-
 def create_features(description: Mapping[str, Any]) -> OneHot | Scaled:
     """Return the conversion of a described observation, a module with an attribute ``output_shape``.
 

@@ -49,15 +49,13 @@ class FQF(nn.Module):
     """Encoder and heads that compute every action's return at proposed quantile levels (Yang et al. 2019).
 
     See https://arxiv.org/abs/1911.02140. ``fraction`` proposes the levels; ``encoder`` and ``head`` are trained by
-    another loss. The arguments that are not listed here are those of :class:`IQN`.
+    another loss. The arguments and errors that are not listed here are those of :class:`IQN`.
 
     Args:
         num_quantiles: Number N of parts of [0, 1], >= 1.
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
-            is not the size of its input.
 
     Example:
         >>> FQF(obs_shape=4, action_shape=2, num_quantiles=8)(torch.zeros(3, 4))["q"].shape

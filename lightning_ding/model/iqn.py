@@ -70,7 +70,7 @@ class QuantileHead(nn.Module):
 class IQN(nn.Module):
     """Encoder and head that compute every action's return at any quantile level (Dabney et al. 2018b).
 
-    See https://arxiv.org/abs/1806.06923. The arguments that are not listed here are those of :class:`DQN`.
+    See https://arxiv.org/abs/1806.06923. The arguments and errors that are not listed here are those of :class:`DQN`.
 
     Args:
         action_shape: Number of actions.
@@ -81,8 +81,6 @@ class IQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
-            is not the size of its input.
 
     Example:
         >>> IQN(obs_shape=4, action_shape=2, num_quantiles=4)(torch.zeros(3, 4))["tau"][0]

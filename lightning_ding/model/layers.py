@@ -1,4 +1,4 @@
-"""How the layers of networks are found, and how they are switched to evaluation mode.
+"""How networks are switched to evaluation mode.
 
 All outputs that are not differentiated are computed in evaluation mode. In training mode, a batch norm normalises by
 its batch and a dropout leaves out units, so the values of two batches could not be compared: targets and advantages
@@ -7,13 +7,10 @@ would be differences of numbers on different scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, TypeGuard
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_ding.utils.private_api import has_forward_hooks
 
@@ -41,41 +38,6 @@ def depends_on_mode(module: nn.Module) -> bool:
     return not is_known or has_dropout or has_forward_hooks(module)
 
 
-def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
-    """Return whether a layer is a linear one with weights and biases that may be changed in place.
-
-    The weights of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
-    """
-    return type(layer) is nn.Linear and all(isinstance(one, nn.Parameter) for one in (layer.weight, layer.bias))
-
-
-def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | None:
-    """Return the linear layer with one output that a function of a network returns as it is; None if there is none.
-
-    Args:
-        network: The network.
-        run: Calls the network, and returns one number for each row, such as a view of the output of a layer.
-    """
-    called: list[tuple[nn.Linear, Tensor, Tensor]] = []  # holds the outputs, so that their memory is not used again
-
-    def keep(layer: nn.Linear, _: Any, output: Tensor) -> None:
-        called.append((layer, output, output.clone()))
-
-    candidates = [one for one in network.modules() if has_own_weights(one) and one.out_features == 1]
-    hooks = [one.register_forward_hook(keep) for one in candidates]
-    try:
-        memory = run().untyped_storage().data_ptr()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    found = [
-        layer
-        for layer, output, copy in called
-        if output.untyped_storage().data_ptr() == memory and torch.equal(output, copy)  # not changed in place
-    ]
-    return found[0] if found else None
-
-
 class InEvalMode:
     """A reusable context manager that switches a network to evaluation and back; it may be entered again inside.
 
@@ -99,11 +61,12 @@ class InEvalMode:
     def __init__(self, model: nn.Module, where_it_matters: bool = False) -> None:
         self.model = model
         """The network."""
-        modules = [module for module in model.modules() if not where_it_matters or depends_on_mode(module)]
-        self.matters = bool(modules)
+        self._plain, self._others = list[nn.Module](), list[nn.Module]()
+        for module in model.modules():
+            if not where_it_matters or depends_on_mode(module):
+                (self._plain if type(module).train is nn.Module.train else self._others).append(module)
+        self.matters = bool(self._plain or self._others)
         """Whether there is a module to switch."""
-        self._plain = [module for module in modules if type(module).train is nn.Module.train]
-        self._others = [module for module in modules if type(module).train is not nn.Module.train]
         self._before: list[tuple[list[nn.Module], list[bool]]] = []  # of each entry: switched, and modes of the others
 
     @property

@@ -6,13 +6,14 @@ Shapes: B batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
+from lightning_ding.utils.private_api import linear_weights
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -49,16 +50,17 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.activate = activation_function(activation)
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
+        self.layers = nn.ModuleList(starmap(nn.Linear, pairwise(sizes)))
         self.activated_layers = len(self.layers) - (not activate_last)
         activated = sizes[1 : 1 + self.activated_layers]
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in activated) if layer_norm else None
+        self.norms = nn.ModuleList(map(nn.LayerNorm, activated)) if layer_norm else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
         for number, layer in enumerate(self.layers):
-            x = layer(x)
+            weights = linear_weights(layer)
+            x = layer(x) if weights is None else F.linear(x, *weights)
             if number < self.activated_layers:
                 x = self.activate(x if norms is None else norms[number](x))
         return x

@@ -21,7 +21,7 @@ from lightning_ding.registry import MODEL_REGISTRY
 class QRDQN(nn.Module):
     """Encoder and head that compute quantiles of every action's return (Dabney et al. 2018, section 4).
 
-    The arguments that are not listed here are those of :class:`DQN`.
+    The arguments and errors that are not listed here are those of :class:`DQN`.
 
     Args:
         action_shape: Number of actions.
@@ -29,8 +29,6 @@ class QRDQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
-            is not the size of its input.
 
     Example:
         >>> QRDQN(obs_shape=4, action_shape=2, num_quantiles=4)(torch.zeros(3, 4))["tau"]

@@ -30,7 +30,7 @@ from lightning_ding.registry import MODEL_REGISTRY
 class RainbowDQN(nn.Module):
     """Encoder and noisy dueling head that compute the distribution of every action's return (Hessel et al. 2018).
 
-    See https://arxiv.org/abs/1710.02298. The arguments that are not listed here are those of :class:`DQN`.
+    See https://arxiv.org/abs/1710.02298. The arguments and errors that are not listed here are those of :class:`DQN`.
 
     Args:
         action_shape: Number of actions.
@@ -42,8 +42,6 @@ class RainbowDQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
-            is not the size of its input.
 
     Example:
         >>> import torch

@@ -13,13 +13,13 @@ Shapes: S transitions of a rollout, B batch.
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
 from lightning_ding import nested, rl
-from lightning_ding.model.layers import has_own_weights, output_layer
 from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
@@ -154,3 +154,38 @@ class ScaledCriticPolicy(Policy[ConfigT]):
         if kinds in ((True, "popart"), ("popart", True)):
             self._keep_values(self._moments(kinds[0]), self._output_layer(None))
         self._loaded_kind = None
+
+
+def has_own_weights(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Return whether a layer is a linear one with weights and biases that may be changed in place.
+
+    The weights of pruned, parametrized, wrapped and quantised layers are computed from others at each call.
+    """
+    return type(layer) is nn.Linear and all(isinstance(one, nn.Parameter) for one in (layer.weight, layer.bias))
+
+
+def output_layer(network: nn.Module, run: Callable[[], Tensor]) -> nn.Linear | None:
+    """Return the linear layer with one output that a function of a network returns as it is; None if there is none.
+
+    Args:
+        network: The network.
+        run: Calls the network, and returns one number for each row, such as a view of the output of a layer.
+    """
+    called: list[tuple[nn.Linear, Tensor, Tensor]] = []  # holds the outputs, so that their memory is not used again
+
+    def keep(layer: nn.Linear, _: Any, output: Tensor) -> None:
+        called.append((layer, output, output.clone()))
+
+    candidates = [one for one in network.modules() if has_own_weights(one) and one.out_features == 1]
+    hooks = [one.register_forward_hook(keep) for one in candidates]
+    try:
+        memory = run().untyped_storage().data_ptr()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [
+        layer
+        for layer, output, copy in called
+        if output.untyped_storage().data_ptr() == memory and torch.equal(output, copy)  # not changed in place
+    ]
+    return found[0] if found else None

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require, searched
-from lightning_ding.policy.base.acting import takes_setting
+from lightning_ding.policy.base.action_bounds import actor_shapes
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.predict import Way
-from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
+from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.policy.qac import (
     ActorCriticBatch,
     QACConfig,
@@ -305,13 +305,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         return {name: shape for name, shape in shapes.items() if name != "action_space"}
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        """Return epsilon for hybrid actions, if ``_forward_collect`` has the argument ``eps``."""
-        is_hybrid = self._action_space_of_model() == "hybrid"
-        is_used = is_hybrid and takes_setting(type(self)._forward_collect, "eps")
-        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
-
-    def _epsilon_at(self, env_step: int) -> float:
-        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
+        return super()._get_setting_collect(command_info) if self._action_space_of_model() == "hybrid" else {}
 
 
 def _mask_of(obs: Any) -> Tensor | None:

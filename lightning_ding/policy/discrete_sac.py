@@ -25,7 +25,6 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.qac import ActorCriticBatch, QACNetworkConfig, QACOtherConfig
@@ -141,16 +140,6 @@ class DiscreteSACPolicy(SACPolicy):
 
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
         return {}
-
-    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        """Return epsilon, if ``_forward_collect`` has the argument ``eps``."""
-        is_used = takes_setting(type(self)._forward_collect, "eps")
-        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
-
-    def _epsilon_at(self, env_step: int) -> float:
-        return cast(DiscreteSACConfig, self.config).other.eps.value(
-            self.progress.exploration_step(env_step), self.progress.budget
-        )
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered network of an actor and critics."""

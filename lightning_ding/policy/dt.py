@@ -26,10 +26,10 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require, searched
+from lightning_ding.policy.base.action_bounds import ActionBounds
 from lightning_ding.policy.base.config import LearnConfig, NetworkConfig, PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.policy.base.predict import Way
-from lightning_ding.policy.base.spaces import ActionBounds
 from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.schedules import ScheduleConfig

@@ -16,8 +16,8 @@ from gymnasium.spaces import Box, Dict
 from torch import Tensor, nn
 
 from lightning_ding.config import deep_merge, require
-from lightning_ding.policy.base.normaliser import statistics_name
 from lightning_ding.policy.base.policy import Policy
+from lightning_ding.policy.base.running_statistics import statistics_name
 from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.sb3.archive import read_archive

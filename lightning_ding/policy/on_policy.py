@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
+from lightning_ding.policy.base.action_bounds import ActionBounds, actor_shapes
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_shape
+from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.policy.critic_scale import ScaledCriticPolicy
 from lightning_ding.policy.state_dependent_exploration import explores_by_state, uses_sde, with_noise
 from lightning_ding.utils.modes import IS_FIRST, STATE, not_implemented
@@ -250,7 +251,7 @@ class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
 
     def _initialise(self, model: nn.Module | None) -> None:
         super()._initialise(model)
-        if model is None and self._needs_model() and self.config.learn.ppo_param_init:
+        if model is None and self.needs_model and self.config.learn.ppo_param_init:
             self.model.init_orthogonally()  # type: ignore[operator]
 
     def _init_spaces(self) -> None:

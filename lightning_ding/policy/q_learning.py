@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require, searched
-from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
@@ -157,12 +156,10 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
-        actions = [
-            rl.epsilon_greedy(
-                self._preference(q.cpu().numpy()), epsilon, self.rng, None if mask is None else mask.cpu().numpy()
-            )
-            for q, mask in self._values(self._output(self.model, obs), obs)
-        ]
+        actions = []
+        for q, mask in self._values(self._output(self.model, obs), obs):
+            legal = None if mask is None else mask.cpu().numpy()
+            actions.append(rl.epsilon_greedy(self._preference(q.cpu().numpy()), epsilon, self.rng, legal))
         action = torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])
         return {"action": self.action_start.to_env(action)}
 
@@ -269,14 +266,6 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
-
-    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        """Return epsilon, if this class explores with it: if its ``_forward_collect`` has the argument ``eps``."""
-        is_used = takes_setting(type(self)._forward_collect, "eps")
-        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
-
-    def _epsilon_at(self, env_step: int) -> float:
-        return self.config.other.eps.value(self.progress.exploration_step(env_step), self.progress.budget)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):

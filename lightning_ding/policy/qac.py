@@ -21,9 +21,10 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import moved, require
 from lightning_ding.model.heads import check_widths
+from lightning_ding.policy.base.action_bounds import ActionBounds, continuous_action
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.base.spaces import ActionBounds, continuous_action, obs_shape
+from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.policy.replay_policy import ReplayConfig, ReplayLearnConfig, ReplayPolicy
 from lightning_ding.utils.modes import not_implemented
 from lightning_ding.worker.config import ReplayBufferConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from lightning_ding.config import moved, require, searched
 from lightning_ding.model.layers import InEvalMode
+from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
+from lightning_ding.utils.schedules import EpsConfig
 from lightning_ding.worker.config import CollectorConfig
 
 
@@ -198,6 +200,16 @@ class ReplayPolicy(Policy[ReplayConfigT]):
             network, target = (one if part is None else getattr(one, part) for one in (self.model, self.target_model))
             self._target_update.apply(network, target, train_iter)
 
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        """Return epsilon, if a class explores with it: if its ``_forward_collect`` has the argument ``eps``."""
+        has_epsilon = hasattr(getattr(self.config, "other", None), "eps")
+        is_used = has_epsilon and takes_setting(type(self)._forward_collect, "eps")
+        return {"eps": self._epsilon_at(command_info["envstep"])} if is_used else {}
+
+    def _epsilon_at(self, env_step: int) -> float:
+        eps: EpsConfig = cast(Any, self.config).other.eps
+        return eps.value(self.progress.exploration_step(env_step), self.progress.budget)
+
     def _noise(self, shape: Sequence[int]) -> dict[str, NDArray[Any]]:
         """Return the random numbers that the losses read, leading axes ``shape``: (B,), or (U, B) for a whole round."""
         return {}
@@ -216,9 +228,11 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         reward, shape = data["reward"], data["terminated"].shape
         if reward.shape != shape:
             raise ValueError(f"reward must have the shape {tuple(shape)}, got {tuple(reward.shape)}")
-        drawn = {name: torch.from_numpy(value) for name, value in self._noise(shape).items()}
-        noise = {name: one.to(reward if one.is_floating_point() else reward.device) for name, one in drawn.items()}
-        return {**data, **noise, "discount_t": self._discount(data)}
+        found = dict(data)
+        for name, value in self._noise(shape).items():
+            drawn = torch.from_numpy(value)
+            found[name] = drawn.to(reward if drawn.is_floating_point() else reward.device)
+        return {**found, "discount_t": self._discount(data)}
 
     def _discount(self, batch: Mapping[str, Any]) -> Tensor:
         """Return gamma^n * (1 - terminated), shape (B,): the only place where termination enters the targets."""
@@ -248,8 +262,11 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 
 def make_target(network: NetworkT) -> NetworkT:
     """Return a copy of the network whose parameters need no gradient; pruned layers can be copied too."""
-    held = [value for module in network.modules() for value in vars(module).values() if isinstance(value, Tensor)]
-    computed = {id(value): value.detach().clone() for value in held if not value.is_leaf}  # torch cannot copy these
+    computed: dict[int, Any] = {}  # tensors that torch cannot copy
+    for module in network.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                computed[id(value)] = value.detach().clone()
     return copy.deepcopy(network, computed).requires_grad_(False)
 
 

@@ -23,9 +23,9 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules.dataset_files import load_dataset
+from lightning_ding.model.dict_encoders import dict_encoder
 from lightning_ding.model.encoder import encoder_for
 from lightning_ding.model.mlp import MLP
-from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch, RewardModel, widths_of
 from lightning_ding.reward_model.config import RewardModelConfig

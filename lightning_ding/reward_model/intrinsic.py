@@ -21,8 +21,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.model.encoder import without_action_mask
-from lightning_ding.model.features import is_described
+from lightning_ding.model.encoder import is_described, without_action_mask
 from lightning_ding.policy.base.rank_statistics import merge_over_ranks
 from lightning_ding.reward_model.base import Batch, RewardModel
 from lightning_ding.reward_model.config import RewardModelConfig

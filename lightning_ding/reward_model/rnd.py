@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lightning_ding.model.dict_encoders import dict_encoder
 from lightning_ding.model.encoder import encoder_for
 from lightning_ding.model.mlp import MLP
-from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch
 from lightning_ding.reward_model.intrinsic import IntrinsicConfig, IntrinsicRewardModel

@@ -1,7 +1,7 @@
 """The files of Stable-Baselines3: ``model.zip``, of which only tensors and JSON are read.
 
 ``data`` in the archive is JSON. What JSON cannot hold is a pickle there, in ``:serialized:``, with its class and its
-attributes as text beside it. Pickles are never read: :mod:`spaces` and :mod:`description` read the text.
+attributes as text next to it. Pickles are never read: :mod:`spaces` and :mod:`description` read the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model of Stable-Baselines3 is: its algorithm, and the arguments of its policy, from the JSON of its file."""
+"""The algorithm of a model of Stable-Baselines3, and the arguments of its policy, from the JSON of its file."""
 
 from __future__ import annotations
 

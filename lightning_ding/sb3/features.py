@@ -32,7 +32,7 @@ class FeatureEntry(NamedTuple):
     size: int
     """Number of its features; of an image, of its encoder's."""
     factor: float
-    """What the weights of its first layer are multiplied by."""
+    """Factor of the weights of its first layer."""
 
 
 class Features(NamedTuple):

@@ -53,7 +53,7 @@ class Model(NamedTuple):
     log_temperature: Tensor | None
     """Logarithm of the learned temperature."""
     notes: tuple[str, ...]
-    """What is not translated, and does not change greedy actions."""
+    """Parts of the model that are not translated, which do not change greedy actions."""
     was_normalised: bool
     """Whether the file shows that the env of the run had a ``VecNormalize``."""
     num_envs: int

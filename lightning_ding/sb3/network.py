@@ -1,4 +1,4 @@
-"""What the translations of all networks share: the description of a model, encoders of images, and the result.
+"""Parts that the translations of all networks share: a model's description, encoders of images, and the result.
 
 Shapes: A dimensions of a continuous action.
 """
@@ -49,7 +49,7 @@ class Network(NamedTuple):
     target: Tensors
     """Entries that differ in the target network."""
     notes: tuple[str, ...] = ()
-    """What is not translated, and does not change greedy actions."""
+    """Parts of the model that are not translated, which do not change greedy actions."""
 
 
 def read_features(model: SourceModel, prefix: str) -> Features:

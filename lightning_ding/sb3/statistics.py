@@ -23,7 +23,7 @@ VEC_NORMALIZE = "stable_baselines3.common.vec_env.vec_normalize.VecNormalize"
 MOMENTS = "stable_baselines3.common.running_mean_std.RunningMeanStd"
 CLIP, EPSILON = 10.0, 1e-8  # the only clipping, and the number added to variances, here
 UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
-"""What reading a forged or damaged file raises."""
+"""Errors that reading a forged or damaged file raises."""
 
 
 class Statistics(NamedTuple):

@@ -6,6 +6,16 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, cast
 
+POLICY_NAMES = frozenset(
+    f"_{name}"
+    for name in (
+        *("bp_update_sync", "cfg", "collect_model", "cuda", "enable_field", "eval_model", "learn_model", "model"),
+        *("on_policy", "optimizer", "rank", "target_model", "create_model", "get_attribute", "get_batch_size"),
+        *("get_n_episode", "get_n_sample", "set_attribute"),
+    )
+)
+"""Private names of a policy that ``di_engine.policies.names`` knows."""
+
 
 def foreign(name: str) -> Any:
     """Return a module of ``lightning_ding.di_engine``."""

@@ -24,7 +24,7 @@ def rank_and_world_size(group: Any = None) -> tuple[int, int]:
 
 def world_size() -> int:
     """Return the number of ranks; 1 without a process group."""
-    return rank_and_world_size()[1]
+    return dist.get_world_size() if HAS_RANKS and dist.is_initialized() else 1
 
 
 def communication_device(group: Any = None) -> torch.device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,19 +54,22 @@ def facts_of(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> Facts:
         data: Arguments of the datamodule.
     """
     learn, reward_model = _section(cfg, "learn"), _section(cfg, "reward_model").get("type")
-    rates = [_number(value) for name, value in learn.items() if str(name).startswith("learning_rate")]
-    has_rate = _section(learn, "optimizer").get("type") not in WITHOUT_RATE
+    rates: list[float] = []
+    for name, value in learn.items():
+        if str(name).startswith("learning_rate") and _section(learn, "optimizer").get("type") not in WITHOUT_RATE:
+            rates.append(_number(value) or 0.0)
     on_updates, updates = data.get("max_env_step") is None, data.get("max_train_iter")
+    time_limit, wraps_rewards = _of_envs(data)
     return Facts(
         discount_factor=_number(cfg.get("discount_factor")),
-        learning_rate=max((rate for rate in rates if rate is not None and has_rate), default=None),
+        learning_rate=max(rates, default=0.0) or None,
         budget=updates if on_updates else data.get("max_env_step"),
         axis="train_iter" if on_updates and updates is not None else "env_step",
         num_envs=data.get("num_envs") or None,
-        time_limit=_time_limit(data),
+        time_limit=time_limit,
         normalises_rewards=bool(data.get("norm_reward")),
         scales_values=learn.get("value_norm") in (True, "popart") and bool(learn.get("adv_norm")),
-        changes_rewards=reward_model is not None or any("reward" in name.lower() for name, _ in _wrappers(data)),
+        changes_rewards=reward_model is not None or wraps_rewards,
         entropy_is_chosen=bool(learn.get("auto_alpha")),
         entropy_weight=(_number(learn.get("entropy_weight")) or 0.0) if learn.get("adv_norm") else 0.0,
         bonus=_bonus(cfg, learn),
@@ -90,33 +93,22 @@ def _bonus(cfg: Mapping[str, Any], learn: Mapping[str, Any]) -> float:
     if scale is not None and limit is not None:  # of Munchausen DQN
         return abs(scale * limit)
     if str(cfg.get("cfg_type", "")).startswith(("SQL", "SQIL")):  # soft Q-learning
-        return (_number(learn.get("alpha")) or 1.0) * math.log(max(_actions(cfg), 1))
+        actions = _section(cfg, "model").get("action_shape")
+        return (_number(learn.get("alpha")) or 1.0) * math.log(max(actions, 1) if isinstance(actions, int) else 100)
     return 0.0
 
 
-def _actions(cfg: Mapping[str, Any]) -> int:
-    shape = _section(cfg, "model").get("action_shape")
-    return shape if isinstance(shape, int) else 100
-
-
-def _wrappers(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name of each wrapper of training, and its arguments."""
-    for option in ("wrappers", "train_wrappers"):
-        given = data.get(option) or ()
-        listed: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
-        for one in listed:
-            if isinstance(one, Mapping) and len(one) == 1:
-                yield from ((str(name), arguments or {}) for name, arguments in one.items())
-            else:
-                yield str(one), {}
-
-
-def _time_limit(data: Mapping[str, Any]) -> int | None:
-    """Return the shortest limit of the env's registration and of the wrappers; None if there is none."""
-    env_id = data.get("env_id")
+def _of_envs(data: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Return the shortest time limit of the training envs, and whether a wrapper changes their rewards."""
+    env_id, limits, wraps_rewards = data.get("env_id"), list[int](), False
     spec = gym.registry.get(env_id.rpartition(":")[2]) if isinstance(env_id, str) else None
-    limits = [spec.max_episode_steps] if spec is not None and spec.max_episode_steps is not None else []
-    for name, arguments in _wrappers(data):
-        if name == "time_limit" and isinstance(arguments, Mapping):
-            limits += [value for value in arguments.values() if isinstance(value, int)]
-    return min(limits, default=None)
+    if spec is not None and spec.max_episode_steps is not None:
+        limits.append(spec.max_episode_steps)
+    for given in (data.get("wrappers"), data.get("train_wrappers")):
+        for one in given if isinstance(given, (list, tuple)) else [given] if given else ():
+            named = one if isinstance(one, Mapping) and len(one) == 1 else {str(one): None}
+            for name, arguments in named.items():
+                wraps_rewards = wraps_rewards or "reward" in str(name).lower()
+                if name == "time_limit" and isinstance(arguments, Mapping):
+                    limits += [value for value in arguments.values() if isinstance(value, int)]
+    return min(limits, default=None), wraps_rewards

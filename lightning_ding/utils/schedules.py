@@ -102,9 +102,10 @@ class Schedule:
         require(self.decay > 0, "decay", "> 0", self.decay)
         has_points = (self.type == "piecewise") == bool(self.points)
         require(has_points, "points", "set with type='piecewise' and with no other", self.points)
-        is_table = all(len(point) == 2 and point[0] >= 0 for point in self.points)
-        rises = is_table and all(after[0] > before[0] for before, after in pairwise(self.points))
-        require(rises, "points", "pairs (x, value) with increasing x >= 0", self.points)
+        if self.points:
+            is_table = all(len(point) == 2 and point[0] >= 0 for point in self.points)
+            rises = is_table and all(after[0] > before[0] for before, after in pairwise(self.points))
+            require(rises, "points", "pairs (x, value) with increasing x >= 0", self.points)
 
     def value(self, step: float, budget: int | None = None) -> float:
         """Return the value after ``step`` env steps.

@@ -15,6 +15,8 @@ _DISTRIBUTED = (
     "MarineParallelCollector",
     "NaiveCollector",
     "ZerglingParallelCollector",
+    "create_comm_collector",
+    "create_comm_learner",
     "create_parallel_collector",
     "create_parallel_commander",
     "get_parallel_collector_cls",

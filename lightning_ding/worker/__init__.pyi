@@ -3,7 +3,6 @@ import typing
 import lightning_ding.di_engine.commander as _commander
 
 from .aggregator import LearnerAggregator as LearnerAggregator, merge_info as merge_info
-from .base import create_comm_collector as create_comm_collector, create_comm_learner as create_comm_learner
 from .buffer import (
     AdvancedReplayBuffer as AdvancedReplayBuffer,
     EpisodeReplayBuffer as EpisodeReplayBuffer,

@@ -9,7 +9,8 @@ import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import safetensors.torch
 import torch
@@ -17,14 +18,30 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.config import ConfigLike, moved, require, resolve
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.ranks import gather_bytes, world_size
-from lightning_ding.worker.config import AggregatorConfig
 from lightning_ding.worker.learner import BaseLearner
 
 LENGTH_BYTES = 8
 FROM_FIRST = ("learner_step", "buffer_id", "task_id", "learner_done")
+
+
+@dataclass(frozen=True)
+class AggregatorConfig:
+    """Keys of a learner aggregator."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        slave="no learner listens: pass objects of this process as learners, or use system.learner.multi_gpu",
+        master="no learner listens: pass objects of this process as learners, or use system.learner.multi_gpu",
+        learner="no learner listens: pass objects of this process as learners, or use system.learner.multi_gpu",
+    )
+
+    timeout_seconds: float = 600.0
+    """Longest wait for the other ranks in seconds, > 0; after it an error."""
+
+    def __post_init__(self) -> None:
+        require(self.timeout_seconds > 0, "timeout_seconds", "> 0", self.timeout_seconds)
 
 
 class LearnerAggregator:

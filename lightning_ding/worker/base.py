@@ -13,7 +13,7 @@ from easydict import EasyDict
 from typing_extensions import Self
 
 from lightning_ding.config import ConfigLike, deep_merge, resolve, to_dict, to_easydict, without_defaults
-from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, Registry, import_modules
+from lightning_ding.registry import Registry, import_modules
 
 SELECTION = frozenset({"type", "import_names"})  # keys that select the class of a worker
 
@@ -130,35 +130,3 @@ def get_class(registry: Registry[Any], cfg: Any, default_type: str | None = None
             f"a {registry.kind} config needs a 'type', one of {list(registry)}; got the keys {sorted(section)}"
         )
     return registry.get(name)
-
-
-def create_comm_collector(cfg: Any, **kwargs: Any) -> Any:
-    """Return the comm collector that ``cfg.type`` names.
-
-    In the config of a whole run, ``cfg.system.comm_collector`` names it, or ``cfg.system.transport``.
-
-    Args:
-        cfg: Config of the worker.
-        kwargs: Further arguments of its constructor, such as ``host`` and ``port``.
-
-    Raises:
-        KeyError: If the type is missing or not registered.
-    """
-    return get_class(COMM_COLLECTOR_REGISTRY, _named(cfg, "comm_collector"))(cfg, **kwargs)
-
-
-def create_comm_learner(cfg: Any, **kwargs: Any) -> Any:
-    """Return the comm learner that ``cfg`` names, as :func:`create_comm_collector` does."""
-    return get_class(COMM_LEARNER_REGISTRY, _named(cfg, "comm_learner"))(cfg, **kwargs)
-
-
-def _named(cfg: Any, kind: str) -> Any:
-    """Return the mapping that holds the ``type``; in a whole distributed config it is the kind or the transport."""
-    section = to_dict(cfg) if is_dataclass(cfg) and not isinstance(cfg, type) else cfg
-    if not isinstance(section, Mapping) or "type" in section:
-        return section
-    system = section.get("system")
-    if not isinstance(system, Mapping) or not ({"transport", kind} & system.keys()):
-        return section
-    name = system.get(kind) or system.get("transport")
-    return {"type": name, "import_names": system.get("import_names", ())}

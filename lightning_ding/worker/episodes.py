@@ -1,4 +1,6 @@
-"""Counts of episodes: quotas, returns, faults, and numbers in the infos of the envs.
+"""Counts of episodes: quotas, returns and faults, and the names of the numbers in the infos of the envs.
+
+The numbers themselves are added up in ``worker/infos.py``.
 
 Shapes: N envs, E episodes.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -14,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs import Timestep
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +33,6 @@ InfoKeys = Mapping[str, Statistic] | Sequence[str] | str
 SUCCESS = "is_success"
 TAKEN = ("return_mean", "return_std", "return_min", "return_max", "length_mean", SUCCESS_RATE, "eps", "dropped_episode")
 """Names of other metrics of collecting and evaluating."""
-PATIENCE = 10
-"""Episodes after which a number that none of them gave is taken for a mistake."""
-INTERNAL = {"final_obs", "final_info", "abnormal", "fault"}
-"""Entries of a vector env's info that are no values of an env."""
 SAVED = {
     "envstep": "_envstep",
     "sample": "sample",
@@ -236,28 +234,21 @@ class FaultCounter:
                 logger.warning(what, env_id, self._handled, fault_of(env_id))
 
 
-def known_mean(values: NDArray[np.float64]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there are none.
-
-    Example:
-        >>> known_mean(np.array([1.0, 0.0, np.nan])), known_mean(np.array([np.nan]))
-        (0.5, nan)
-    """
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
 def mean_infos(infos: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
     """Return the mean of each number of the infos over the episodes that have it; NaN if none has.
 
     An env without ``info["is_success"]`` has no ``success_rate``.
 
     Example:
-        >>> mean_infos({"success_rate": np.array([np.nan]), "laps": np.array([2.0, 3.0])})
+        >>> mean_infos({"success_rate": np.array([np.nan]), "laps": np.array([2.0, np.nan, 3.0])})
         {'laps': 2.5}
     """
-    means = {name: known_mean(values) for name, values in infos.items()}
-    return {name: mean for name, mean in means.items() if name != SUCCESS_RATE or not np.isnan(mean)}
+    means: dict[str, float] = {}
+    for name, values in infos.items():
+        known = values[~np.isnan(values)]
+        if len(known) or name != SUCCESS_RATE:
+            means[name] = float(known.mean()) if len(known) else float("nan")
+    return means
 
 
 def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return") -> dict[str, float]:
@@ -267,8 +258,12 @@ def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return"
         >>> summary([1.0, 3.0])
         {'return_mean': 2.0, 'return_std': 1.0, 'return_min': 1.0, 'return_max': 3.0}
     """
-    numbers = {"mean": np.mean(returns), "std": np.std(returns), "min": np.min(returns), "max": np.max(returns)}
-    return {f"{name}_{kind}": float(value) for kind, value in numbers.items()}
+    return {
+        f"{name}_mean": float(np.mean(returns)),
+        f"{name}_std": float(np.std(returns)),
+        f"{name}_min": float(np.min(returns)),
+        f"{name}_max": float(np.max(returns)),
+    }
 
 
 def info_statistics(info_keys: InfoKeys) -> dict[str, Statistic]:
@@ -293,123 +288,13 @@ def info_statistics(info_keys: InfoKeys) -> dict[str, Statistic]:
     return found
 
 
+@dataclass
 class InfoCheck:
-    """Find out whether an env gives the numbers that are asked for. The workers of a run on a rank share one."""
+    """The numbers of the infos that envs have given, and the missing ones. The workers of a run on a rank share one."""
 
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-        """Names that a step has given a number for, which may be NaN."""
-        self._warned: set[str] = set()
-        self._episodes = 0
-
-    def end(self, timestep: Timestep, episodes: int, lacking: set[str]) -> None:
-        """Count episodes that ended in a step without a fault.
-
-        Args:
-            timestep: The step.
-            episodes: Number of these episodes.
-            lacking: Names for which one of them has no number.
-
-        Raises:
-            ValueError: If no step of the first ``PATIENCE`` episodes gave one of these numbers.
-        """
-        self._episodes += episodes
-        for name in sorted(lacking - self._warned):
-            self._warned.add(name)
-            logger.warning(
-                "an episode ended without info[%r], one of info_keys: means leave such episodes out; the info of its "
-                "last step has %s", name, _names(timestep),
-            )  # fmt: skip
-        never = sorted(lacking - self.seen)
-        if never and self._episodes >= PATIENCE:
-            _refuse(never[0], timestep)
-
-
-class EpisodeInfos:
-    """Add up numbers in the info of N envs, and return one for each name when an episode ends.
-
-    ``last`` is the number that the last step of an episode gives; ``mean``, ``sum`` and ``max`` are over those of its
-    steps that give one. An episode without such a number has NaN. The info of a reset does not count.
-
-    Args:
-        statistics: Statistic of each name.
-        num_envs: Number of envs N.
-        check: The check that the env gives these numbers.
-    """
-
-    def __init__(self, statistics: Mapping[str, Statistic], num_envs: int, check: InfoCheck) -> None:
-        self.statistics = dict(statistics)
-        over_steps = [name for name, statistic in self.statistics.items() if statistic != "last"]
-        self._totals = {name: np.full(num_envs, np.nan) for name in over_steps}  # sums, or maxima
-        self._counts = {name: np.zeros(num_envs, dtype=np.int64) for name in over_steps}
-        self._check = check
-
-    def add(self, timestep: Timestep) -> None:
-        """Add the numbers of a step."""
-        unseen = self.statistics.keys() - self._check.seen
-        self._check.seen |= {name for name in unseen if timestep.gives(name).any()}
-        for name, total in self._totals.items():
-            given = timestep.number(name)
-            has_one = timestep.valid & ~np.isnan(given)
-            join = np.fmax if self.statistics[name] == "max" else np.add
-            known = np.where(np.isnan(total), given, join(total, given))
-            self._totals[name] = np.where(has_one, known, total)
-            self._counts[name] += has_one
-
-    def take(self, timestep: Timestep, ended: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
-        """Return the numbers of the episodes that ended in the step that was added last, and forget them.
-
-        Args:
-            timestep: The step.
-            ended: Whether the episode of each env ended, shape (N,).
-
-        Returns:
-            Arrays of shape (N,) by name, that of ``info["is_success"]`` first, as ``success_rate``. They mean something
-            only where ``ended`` is true.
-
-        Raises:
-            ValueError: If none of the first ``PATIENCE`` episodes gave a number that is asked for.
-        """
-        whole, found = ended & ~timestep.abnormal, {SUCCESS_RATE: timestep.number(SUCCESS)}
-        lacking = {name for name in self.statistics if name not in self._check.seen and whole.any()}
-        for name, statistic in self.statistics.items():
-            if statistic == "last":
-                found[name] = timestep.number(name)
-                lacking |= {name} if (whole & ~timestep.gives(name)).any() else set()
-                continue
-            total, count = self._totals[name], self._counts[name]
-            found[name] = total / np.maximum(count, 1) if statistic == "mean" else total.copy()
-            total[ended], count[ended] = np.nan, 0
-        if lacking:
-            self._check.end(timestep, int(whole.sum()), lacking)
-        return found
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what was added up in the unfinished episodes."""
-        return {"statistics": self.statistics, "totals": self._totals, "counts": self._counts}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned, for the names that have the same statistic."""
-        for name in self._totals:
-            if state["statistics"].get(name) == self.statistics[name]:
-                self._totals[name], self._counts[name] = state["totals"][name], state["counts"][name]
-
-
-def _infos(timestep: Timestep) -> list[dict[str, Any]]:
-    return [info for info in (timestep.info.get("final_info"), timestep.info) if isinstance(info, dict)]
-
-
-def _names(timestep: Timestep) -> list[str]:
-    """Return the names in the infos of a step."""
-    return sorted({name for info in _infos(timestep) for name in info if not name.startswith("_")} - INTERNAL)
-
-
-def _refuse(name: str, timestep: Timestep) -> None:
-    """Raise for a name that no step has given a number for."""
-    given = next((info[name] for info in _infos(timestep) if name in info), None)
-    if given is not None:
-        raise ValueError(f"info_keys must be names of numbers, but info[{name!r}] of the env is {given[0]!r}")
-    raise ValueError(
-        f"info_keys must be names of numbers in the info of the env, one of {_names(timestep)}, got {name!r}, which "
-        f"none of the first {PATIENCE} episodes gave; an env may give NaN where an episode has no such number"
-    )
+    seen: set[str] = field(default_factory=set)
+    """Names that a step has given a number for, which may be NaN."""
+    warned: set[str] = field(default_factory=set)
+    """Names for which a warning was logged."""
+    episodes: int = 0
+    """Episodes that ended while a number was missing."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer, seed_everything
+from lightning import seed_everything
 from torch.testing import assert_close
 
 from lightning_ding.utils import private_api
 from tests.algorithms import half_batches_script
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 
 

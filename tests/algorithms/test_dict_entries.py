@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 
 from lightning_ding import nested
@@ -17,10 +15,10 @@ from lightning_ding.policy.weighted_actor import WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of
 from tests.algorithms.test_learns import train
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached
 from tests.toys.bandits import XorEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *names_of(ActorPolicy))]

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 from numpy.typing import NDArray
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import IMPALAPolicy, PPOOffPolicy, R2D2Policy
+from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
-MakeTrainer = Callable[..., Trainer]
 Obs = NDArray[np.float32]
 Key = tuple[float, ...]
 GAMMA = 0.9

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor, nn
 
 import lightning_ding.model
@@ -17,8 +16,7 @@ from lightning_ding import rl
 from lightning_ding.registry import ENCODER_REGISTRY
 from tests.algorithms.half_batches_script import make, whole_batch
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, make_datamodule, make_policy
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *WITHOUT_COLLECTING])
 ALL_DIFFERENTIATED = ("bc", "dt", "pg")

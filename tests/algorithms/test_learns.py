@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
 from tests.algorithms.table import CONTINUOUS_ONLY
 from tests.algorithms.values import value_of
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
 from tests.toys.datasets import steps_in
@@ -24,7 +23,6 @@ from tests.toys.memory import CueEnv, FirstActionEnv
 
 pytestmark = pytest.mark.learns
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 100_000}}}

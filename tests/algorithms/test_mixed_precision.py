@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 from torch.testing import assert_close
@@ -30,8 +29,8 @@ from tests.algorithms.table import (
     sample_of,
     with_first_step,
 )
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 SIZE = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -30,7 +30,6 @@ from tests.algorithms.table import (
     with_first_step,
 )
 
-MakeTrainer = Callable[..., Trainer]
 Flat = dict[str, Any]
 
 Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from lightning import Trainer
 
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
@@ -19,9 +17,9 @@ from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import Policy
 from lightning_ding.worker import InteractionSerialEvaluator
 from tests.algorithms.table import make_datamodule, make_policy, needs_demonstrations, random_steps
+from tests.conftest import MakeTrainer
 from tests.envs.any_spaces import AnySpaces
 
-MakeTrainer = Callable[..., Trainer]
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "discrete": spaces.Discrete(5),

@@ -6,12 +6,10 @@ to bootstrap from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from lightning import Trainer
 from torch import Tensor
 
 from lightning_ding.datamodules import OfflineDataModule
@@ -25,9 +23,8 @@ from tests.algorithms.table import (
     needs_demonstrations,
     random_steps,
 )
+from tests.conftest import MakeTrainer
 from tests.toys.bandits import BanditEnv, TargetEnv
-
-MakeTrainer = Callable[..., Trainer]
 
 LIMIT = {"max_episode_steps": 8}
 TAXI = max(env_id for env_id in gym.registry if env_id.startswith("Taxi-"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from tests.algorithms.table import CONTINUOUS_ONLY, needs_demonstrations
 from tests.algorithms.test_learns import chain_with_torque
 from tests.algorithms.toys import BY_DEFAULT, EXACT, NAMES, OFFLINE, VALUES, Run, runs_of, train
 from tests.algorithms.values import WITH_MEMORY, WITHOUT_VALUES, value_of, values_along, values_of
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.datasets import steps_in
 from tests.toys.envs import ChainEnv, ConstantRewardEnv
 
 pytestmark = pytest.mark.learns
 
-MakeTrainer = Callable[..., Trainer]
 STEP = 8
 """Step of an episode at which networks with memory are asked; only one step of 25 is the first one."""
 

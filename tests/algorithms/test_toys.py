@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from lightning import Trainer
 
 from tests.algorithms.table import CONTINUOUS_ONLY, needs_demonstrations
 from tests.algorithms.toys import (
@@ -24,6 +22,7 @@ from tests.algorithms.toys import (
     runs_of,
     train,
 )
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import BanditEnv, TargetEnv, XorEnv
 from tests.toys.datasets import steps_in
@@ -33,7 +32,6 @@ from tests.toys.memory import CueEnv, TMazeEnv
 
 pytestmark = pytest.mark.learns
 
-MakeTrainer = Callable[..., Trainer]
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 
 

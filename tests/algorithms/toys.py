@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
-from lightning import Callback, Trainer
+from lightning import Callback
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
 from lightning_ding.policy.on_policy import ActorPolicy
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of, needs_demonstrations
+from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
-MakeTrainer = Callable[..., Trainer]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
 OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +16,13 @@ import torch
 
 from benchmarks.capacity import Fleet, cpu_of_programs, is_served
 from benchmarks.crowd import sizes
+from benchmarks.footprint import descendants
 from benchmarks.measured_coordinator import DiskMeter
 from benchmarks.simulated import ROWS, PlainChannel, put_block
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Message, Refusal
+from tests.processes import start, wait_for
 
 TOKEN = "0123456789abcdef"
 
@@ -143,3 +148,26 @@ def test_simulated_block_is_one_that_the_store_reads(tmp_path: Path) -> None:
     assert block.tensors["obs"].shape == (ROWS, 4)
     assert block.tensors["terminated"].dtype == torch.bool
     assert len(list((tmp_path / "data").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_run_does_not_outlive_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    options = ["--only", "throughput", "--seconds", "1000", "--output", tmp_path / "result.json"]
+    family: list[int] = []
+    with start(["-m", "benchmarks.distributed", *options]) as benchmark:
+        try:
+            wait_for(lambda: len(descendants(benchmark.pid)) >= 3)  # itself once more, the run, its coordinator
+            family = descendants(benchmark.pid)
+            benchmark.kill()
+
+            wait_for(lambda: not any(map(_is_alive, family)))
+        finally:
+            for pid in [benchmark.pid, *family]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -17,8 +17,8 @@ from lightning_ding.callbacks import BestCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.run_envs import Evaluation
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 

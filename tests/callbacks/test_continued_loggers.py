@@ -18,10 +18,10 @@ from lightning_ding.callbacks.tensorboard_returns import write_without_thread
 from lightning_ding.callbacks.written_rows import MLflowRows, OfflineRows, WandbRows
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.processes import run
 
 SCRIPT = Path(__file__).with_name("killed_loggers_script.py")
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from lightning_ding.callbacks import Curriculum, RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.levels import LevelEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 LEVELS = [1.0, 2.0, 4.0]
 

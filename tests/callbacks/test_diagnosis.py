@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from benchmarks.proofs import PROOFS
-from lightning_ding.callbacks.diagnosis import CHECKS, HEALTHY, PAGE, Diagnosis
+from lightning_ding.callbacks.diagnosis import CHECKS, PAGE, Diagnosis
 from lightning_ding.config import to_dict
+from lightning_ding.entry.doctor import HEALTHY
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.run_facts import Facts, facts_of
 

@@ -21,10 +21,10 @@ from lightning_ding.callbacks import EpisodeRecord, StopAtEnvStep
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, RemoteReplayDataModule, ReplayDataModule
 from lightning_ding.policy import CQLPolicy, DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.datamodules.remote_source import Source
 from tests.toys.info_env import InfoEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 HEADER = ["env_step", "return", "length", "seconds", "success_rate", "wave", "laps"]

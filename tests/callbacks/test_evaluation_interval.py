@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from lightning.pytorch import Callback
 from lightning_ding.callbacks import EvaluationInterval
 from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.policy import PGPolicy
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 
 class Witness(Callback):

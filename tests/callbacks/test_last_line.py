@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,9 @@ from lightning_ding.callbacks import BestCheckpoint, LastLine
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.protocols import return_text
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 
@@ -89,7 +88,7 @@ def test_last_line_says_the_number_of_a_file_that_was_chosen_by_another_metric(
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 4 seconds pass in a fit."""
     times = iter([100.0, 104.0])  # at its start and its end
-    monkeypatch.setattr("lightning_ding.callbacks.last_line.time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr("lightning_ding.callbacks.defaults.time", SimpleNamespace(monotonic=lambda: next(times)))
 
 
 @pytest.mark.usefixtures("seconds")

@@ -15,13 +15,13 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_ding.callbacks import MetricsLogger
-from lightning_ding.callbacks.metrics import prepare_loggers
+from lightning_ding.callbacks.loggers import prepare_loggers
 from lightning_ding.callbacks.tensorboard_returns import EventFile, write_without_thread
 from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +15,9 @@ from lightning_ding.callbacks import MetricsLogger
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 Row = dict[str, float]
 LEARN = {"batch_size": 2, "update_per_collect": 2}

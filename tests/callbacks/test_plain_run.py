@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import DQNPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
-from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import EnvStepProgressBar
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 ENV = partial(CountingEnv, lengths=(4,))  # every episode returns 1 + 2 + 3 + 4 = 10
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,9 +12,9 @@ from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.datamodules.remote_source import Source
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

@@ -17,8 +17,8 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints import SaveBuffer, last_checkpoint, verify
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 
@@ -132,11 +132,6 @@ def test_buffers_are_kept_in_the_checkpoints_asked_for(
 def test_buffers_kept_in_no_known_way_are_refused(save_buffer: Any) -> None:
     with pytest.raises(ValueError, match=r'save_buffer must be "never" \(formerly False\), "last" .* got'):
         RunCheckpoint(save_buffer=save_buffer)
-
-
-def test_keeping_no_checkpoint_is_refused() -> None:
-    with pytest.raises(ValueError, match="keep_last must be >= 1, got 0"):
-        RunCheckpoint(keep_last=0)
 
 
 class Twice(RunCheckpoint):
@@ -270,6 +265,8 @@ def test_fast_dev_run_writes_no_run(make_trainer: MakeTrainer, small: Config, tm
     assert content(tmp_path) == []
 
 
-def test_saving_every_zero_epochs_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="keep_last must be >= 1, got 0"):
+        RunCheckpoint(keep_last=0)
     with pytest.raises(ValueError, match="every_n_epochs must be >= 1, got 0"):
         RunCheckpoint(every_n_epochs=0)

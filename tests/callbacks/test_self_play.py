@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs import GameEnv
 from lightning_ding.policy import DQNPolicy, PPOPolicy, R2D2Policy
+from tests.conftest import MakeTrainer
 from tests.toys.players import first
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 GAME = "pettingzoo:tictactoe_v3"
 

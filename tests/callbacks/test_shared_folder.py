@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.checkpoints.lightning_file import save_checkpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-
-MakeTrainer = Callable[..., Trainer]
-
+from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
 

@@ -5,21 +5,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 import pytest
 
 from lightning_ding.callbacks.stop_on_signal import SignalListener
+from tests.processes import wait_for
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR2)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,10 +10,8 @@ from lightning.pytorch import Callback
 from lightning_ding.callbacks import Limits, StopAtEnvStep, StopAtReturn, StopAtTrainIter
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.envs import CountingEnv
-
-MakeTrainer = Callable[..., Trainer]
-
 
 Config = dict[str, Any]
 
@@ -57,11 +54,6 @@ def test_users_own_budget_goes_before_that_of_the_datamodule(make_trainer: MakeT
     assert policy.progress.env_step == 64
 
 
-def test_run_of_no_env_steps_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_env_step must be >= 1, got 0"):
-        StopAtEnvStep(0)
-
-
 @pytest.mark.parametrize(("asked", "reached"), [(6, 6), (7, 8)])
 def test_run_stops_at_the_end_of_the_round_that_reaches_the_updates(
     make_trainer: MakeTrainer, small: Config, asked: int, reached: int
@@ -78,7 +70,9 @@ def test_run_with_a_limit_has_no_limit_of_epochs(make_trainer: MakeTrainer, smal
     assert trainer.max_epochs == -1  # a run beyond Lightning's thousand is in tests/datamodules/test_replay.py
 
 
-def test_run_of_no_updates_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="max_env_step must be >= 1, got 0"):
+        StopAtEnvStep(0)
     with pytest.raises(ValueError, match="max_train_iter must be >= 1, got 0"):
         StopAtTrainIter(0)
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.exit_codes import INTERRUPTED, TERMINATED
 from tests.callbacks.ending import Run
 from tests.callbacks.ending_run import CONFIG
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 ASYNC = {"mode": "async"}

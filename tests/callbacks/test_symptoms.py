@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.doctor import doctor
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SHORT: Config = {"eval": {"evaluator": {"n_episode": 2}}}
 PPO: Config = {"collect": {"n_sample": 256}, "learn": {"epoch_per_collect": 2}}

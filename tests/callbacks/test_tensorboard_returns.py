@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 
 @pytest.fixture(scope="module")

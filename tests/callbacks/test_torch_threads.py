@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from lightning import Trainer
 
-from lightning_ding.callbacks import TorchThreads, torch_threads
+from lightning_ding.callbacks import TorchThreads, defaults
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give torch two threads as its default, as on a machine with two cores where no variable is set."""
     before = torch.get_num_threads()
-    for name in torch_threads.VARIABLES:
+    for name in defaults.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -72,7 +71,7 @@ def test_large_network_keeps_the_default(make_trainer: MakeTrainer, small: dict[
     assert threads_of_a_fit(small, make_trainer(limit_val_batches=0, callbacks=[TorchThreads(large=50)])) == 2
 
 
-@pytest.mark.parametrize("name", torch_threads.VARIABLES)
+@pytest.mark.parametrize("name", defaults.VARIABLES)
 def test_variable_is_respected(
     name: str, make_trainer: MakeTrainer, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +16,13 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from lightning import Callback, LightningModule, Trainer
 
 from lightning_ding.callbacks import RunEvaluator, Watchdog
-from lightning_ding.callbacks.process_exit import show_stacks_at_signal
-from lightning_ding.callbacks.watchdog import counts
+from lightning_ding.callbacks.watchdog import counts, show_stacks_at_signal
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.exit_codes import STALLED
 from lightning_ding.utils.protocols import RunData, run_data
 from tests.callbacks.ending import Run
-
-MakeTrainer = Callable[..., Trainer]
+from tests.conftest import MakeTrainer
 
 
 def test_blocked_queue_ends_the_run_with_all_stacks(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trains on two ranks whose disks fail, started by test_lightning_file.py: python saving_ranks_script.py FOLDER.
+"""Trains on two ranks whose disks fail, started by test_folder.py: python saving_ranks_script.py FOLDER.
 
 The disk of rank 0 takes no more in the second epoch, that of rank 1 in the third. Each rank writes what it saw to
 FOLDER/rank_R.json.

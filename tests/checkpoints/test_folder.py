@@ -12,6 +12,7 @@ from lightning_ding.checkpoints import RunFolder, find_rank_folder, last_checkpo
 from lightning_ding.checkpoints.files import save_object
 from lightning_ding.checkpoints.folder import SaveBuffer
 from lightning_ding.checkpoints.manifest import write_manifest
+from tests.processes import run_ranks_of_lightning
 
 
 def write(parent: Path, env_step: int) -> RunFolder:
@@ -220,3 +221,20 @@ def test_ranks_of_another_checkpoint_are_not_taken_for_those_of_this_one(tmp_pat
 def test_folder_without_ranks_is_none(tmp_path: Path) -> None:
     (tmp_path / "last-64").mkdir()
     assert find_rank_folder(tmp_path / "last-64" / "run.ckpt", "last-64") is None
+
+
+SCRIPT = Path(__file__).with_name("saving_ranks_script.py")
+
+
+def test_disk_of_one_rank_that_is_full_stops_no_rank_and_leaves_the_checkpoint_of_before(tmp_path: Path) -> None:
+    output = "".join(run_ranks_of_lightning(SCRIPT, tmp_path))
+    reports = [json.loads((tmp_path / f"rank_{number}.json").read_text()) for number in range(2)]
+    assert reports[0] == reports[1]
+    last = f"last-{reports[0]['env_step']}"
+    first, *failed, fourth = reports[0]["left"]
+    assert failed == [first, first]  # nothing is left of what was begun
+    assert fourth == [last, "last.ckpt"]
+    assert verify(tmp_path / "here" / last)["world_size"] == 2
+    assert sorted(folder.name for folder in (tmp_path / "here" / last).glob("rank_*")) == ["rank_0", "rank_1"]
+    assert output.count("could not be written to") == 3  # rank 0 says it both times, rank 1 where it knows why
+    assert output.count("File too large") == 2

@@ -1,4 +1,4 @@
-"""Trains on a data set on two ranks, for test_offline.py: python offline_ranks_script.py FOLDER.
+"""Trains on a data set on two ranks, for test_offline.py and test_dt.py: python offline_ranks_script.py FOLDER POLICY.
 
 Each rank writes what it ended with to FOLDER/rank_R.pt.
 """
@@ -14,7 +14,8 @@ import torch
 from lightning import Trainer
 
 from lightning_ding.datamodules import OfflineDataModule
-from lightning_ding.policy import DQNPolicy
+from lightning_ding.policy import DQNPolicy, DTPolicy
+from tests.policy.test_dt import SMALL
 from tests.toys.datasets import counting_steps
 
 if __name__ == "__main__":
@@ -30,7 +31,18 @@ if __name__ == "__main__":
             rows.append(data["obs"][..., 0].clone())
             return super()._prepare_round(data)
 
-    policy = Noting({"model": {"encoder_hidden_size_list": [8]}, "learn": {"batch_size": 8, "update_per_collect": 5}})
+    class NotingDT(DTPolicy):
+        """Notes which sub-sequences it learns from."""
+
+        def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+            rows.append(batch["obs"][0, :, 0].clone())
+            return super()._forward_learn(batch)
+
+    config: dict[str, Any] = {
+        "model": {"encoder_hidden_size_list": [8]},
+        "learn": {"batch_size": 8, "update_per_collect": 5},
+    }
+    policy: Any = NotingDT(SMALL) if sys.argv[2] == "dt" else Noting(config)
     datamodule = OfflineDataModule(counting_steps((5,) * 10, (True, False) * 5), max_train_iter=20, norm_obs=True)
     flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, **flags)

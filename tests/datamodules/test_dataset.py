@@ -164,12 +164,6 @@ def test_data_that_do_not_fit_an_env_are_refused(observation_space: Any, action_
         Dataset(counting_steps()).check(observation_space, action_space)
 
 
-def test_an_action_outside_of_the_box_is_refused() -> None:
-    steps = {**counting_steps(), "action": np.linspace(-3, 2, 9)[:, None]}
-    with pytest.raises(ValueError, match=r"action must be in Box\(-2.0, 2.0, .*from \[-3.0\] to \[2.0\]"):
-        Dataset(steps, action_space=spaces.Box(-2, 2, (1,)))
-
-
 # ---------------------------------------------------------------------- files
 
 
@@ -196,7 +190,10 @@ def test_npz_file_returns_what_was_written(tmp_path: Path) -> None:
     assert found.action_space == spaces.Discrete(2, start=3)
 
 
-def test_npz_file_is_not_overwritten(tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    steps = {**counting_steps(), "action": np.linspace(-3, 2, 9)[:, None]}
+    with pytest.raises(ValueError, match=r"action must be in Box\(-2.0, 2.0, .*from \[-3.0\] to \[2.0\]"):
+        Dataset(steps, action_space=spaces.Box(-2, 2, (1,)))
     file = str(tmp_path / "steps.npz")
     save_dataset(episodes(), file, Played, "dqn")
     with pytest.raises(ValueError, match="out must be a path that does not exist yet"):

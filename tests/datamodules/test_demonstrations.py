@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
@@ -20,10 +18,10 @@ from lightning_ding.policy import DQfDPolicy, DQNPolicy, PPOOffPolicy, SACPolicy
 from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.config import ReplayBufferConfig
+from tests.conftest import MakeTrainer
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SCRIPT = Path(__file__).with_name("demonstration_ranks_script.py")
 SMALL: Config = {

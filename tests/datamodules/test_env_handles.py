@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.levels import LevelEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 
@@ -44,12 +43,14 @@ def collected(module: Any) -> dict[str, Any]:
 class Sets(Callback):
     """Sets training and evaluation envs after the first round, which ends at env step 24, and notes what they have."""
 
+    at_env_step = 24
+
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         train, evaluate = trainer.datamodule.training_envs(), trainer.datamodule.evaluation_envs()  # type: ignore[attr-defined]
-        if pl_module.progress.env_step == 24:
+        if pl_module.progress.env_step == self.at_env_step:
             train.set_attr("level", 2.0)
             train.configure("set_wind", 3.0)
             train.set_reset_options({"start": 4.0})
@@ -135,21 +136,16 @@ def test_settings_of_a_checkpoint_give_way_to_those_before_a_test_but_not_to_tho
     assert set(sets.seen) == {(2.0, 3.0, 9.0)}
 
 
-class SetsAtTheStart(Callback):
+class SetsAtTheStart(Sets):
     """Sets all envs before the first round, and notes what they have after each round."""
 
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
+    at_env_step = -1
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         train, evaluate = trainer.datamodule.training_envs(), trainer.datamodule.evaluation_envs()  # type: ignore[attr-defined]
         train.set_attr("level", 7.0)
         train.set_reset_options({"start": 6.0})
         evaluate.set_attr("level", 8.0)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        train, evaluate = trainer.datamodule.training_envs(), trainer.datamodule.evaluation_envs()  # type: ignore[attr-defined]
-        self.seen.append((train.get_attr("level")[0], train.get_attr("wind")[1], evaluate.get_attr("level")[0]))
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

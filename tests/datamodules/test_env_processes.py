@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,8 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs import EnvProcessError
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.datamodules.hanging_env import Hangs
-
-MakeTrainer = Callable[..., Trainer]
 
 
 def fit(make_trainer: MakeTrainer, config: dict[str, Any], **arguments: Any) -> tuple[DQNPolicy, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -11,17 +11,16 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from lightning import Trainer
 from numpy.typing import NDArray
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.envs.bit_flip import BitFlipEnv
 from lightning_ding.policy import create_policy
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.datasets import counting_steps
 from tests.toys.goals import ReachEnv
 
-MakeTrainer = Callable[..., Trainer]
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 SMALL: dict[str, Any] = {
     "random_collect_size": 16,
@@ -116,12 +115,6 @@ def test_envs_in_processes_have_a_judge_in_this_one(make_trainer: MakeTrainer) -
     assert datamodule.buffer.sample(4, num_batches=9)["reward"].max() == 1  # type: ignore[union-attr]
 
 
-def test_envs_that_are_not_separate_are_refused(make_trainer: MakeTrainer) -> None:
-    datamodule = ReplayDataModule(lambda: SyncVectorEnv([BitFlipEnv] * 2), num_envs=2, mode="native")
-    with pytest.raises(ValueError, match=r"mode must be one of .* with other.replay_buffer.type 'her', got 'native'"):
-        make_trainer().fit(create_policy({"type": "dqn", **SMALL}), datamodule)
-
-
 class Doubled(gym.RewardWrapper[Any, Any]):
     """Doubles the rewards of steps, but not those of ``compute_reward``."""
 
@@ -143,11 +136,6 @@ def test_wrappers_of_rewards_and_goals_are_refused(wrapper: Any, make_trainer: M
         make_trainer().fit(create_policy({"type": "td3", **SMALL}), datamodule)
 
 
-def test_env_without_goals_is_refused(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match="env must be one with compute_reward"):
-        make_trainer().fit(create_policy({"type": "dqn", **SMALL}), ReplayDataModule("CartPole-v1"))
-
-
 def test_demonstrations_are_refused(make_trainer: MakeTrainer) -> None:
     columns = {**counting_steps((5,) * 4, (True,) * 4), "obs": goals(20), "next_obs": goals(20)}
     datamodule = ReplayDataModule(BIT_FLIP, num_envs=2, demonstrations=columns, env_kwargs={"n_bits": 4})
@@ -164,7 +152,12 @@ def goals(size: int) -> dict[str, NDArray[np.float32]]:
     return {name: np.zeros((size, 4), np.float32) for name in ("observation", "achieved_goal", "desired_goal")}
 
 
-def test_returns_of_several_steps_are_refused(make_trainer: MakeTrainer) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
+    datamodule = ReplayDataModule(lambda: SyncVectorEnv([BitFlipEnv] * 2), num_envs=2, mode="native")
+    with pytest.raises(ValueError, match=r"mode must be one of .* with other.replay_buffer.type 'her', got 'native'"):
+        make_trainer().fit(create_policy({"type": "dqn", **SMALL}), datamodule)
+    with pytest.raises(ValueError, match="env must be one with compute_reward"):
+        make_trainer().fit(create_policy({"type": "dqn", **SMALL}), ReplayDataModule("CartPole-v1"))
     policy = create_policy({"type": "dqn", **SMALL, "nstep": None})  # 3 steps
     with pytest.raises(ValueError, match="nstep must be 1 with the buffer 'her'"):
         make_trainer().fit(policy, ReplayDataModule(BIT_FLIP, max_env_step=64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.bounds import _reported
 from tests.algorithms.table import make_policy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 BEGIN = 1_700_000_000.0
 
 

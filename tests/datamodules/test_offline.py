@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from lightning import Trainer
 
 from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataModule
 from lightning_ding.policy import DQNPolicy, PPOPolicy, SACPolicy
+from tests.conftest import MakeTrainer
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps, target_steps
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SCRIPT = Path(__file__).with_name("offline_ranks_script.py")
 SMALL: Config = {
@@ -158,23 +156,14 @@ def test_data_that_do_not_fit_the_policy_are_refused(make_trainer: MakeTrainer) 
         make_trainer().fit(PPOPolicy(), OfflineDataModule(long_steps(), max_train_iter=5))
 
 
-def test_data_that_do_not_fit_the_env_are_refused(make_trainer: MakeTrainer) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
     datamodule = OfflineDataModule(long_steps(), "CartPole-v1", max_train_iter=5)
     with pytest.raises(ValueError, match=r"dataset's obs must be numbers for Box.* got .*shape \(2,\)"):
         make_trainer().fit(DQNPolicy(SMALL), datamodule)
-
-
-def test_minibatch_larger_than_the_data_set_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match=r"learn\.batch_size must be at most the 9 transitions"):
         make_trainer().fit(DQNPolicy(), OfflineDataModule(counting_steps(), max_train_iter=5))
-
-
-def test_priority_without_a_prioritised_buffer_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match="prioritised"):
         make_trainer().fit(DQNPolicy({**SMALL, "priority": True}), OfflineDataModule(long_steps(), max_train_iter=5))
-
-
-def test_limits_of_the_rate_are_refused(make_trainer: MakeTrainer) -> None:
     limited = {"type": "advanced", "thruput_controller": {"push_sample_rate_limit": {"min": 1.0}}}
     policy = DQNPolicy({**SMALL, "other": {"replay_buffer": limited}})
     with pytest.raises(ValueError, match="thruput_controller must be left at its default with a data set"):
@@ -242,7 +231,7 @@ def test_resuming_with_another_data_set_is_refused(make_trainer: MakeTrainer, tm
 
 
 def test_two_ranks_draw_different_minibatches_and_keep_the_same_weights(tmp_path: Path) -> None:
-    run_ranks_of_lightning(SCRIPT, tmp_path)
+    run_ranks_of_lightning(SCRIPT, tmp_path, "dqn")
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert not torch.equal(one["rows"], other["rows"])
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.callbacks import InitialWeights
 from lightning_ding.config import deep_merge
@@ -17,8 +15,8 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import DQNPolicy, IQLPolicy, SACPolicy, create_policy, get_policy_cls, load_policy
 from tests.algorithms.table import random_episodes
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 CONFIG: dict[str, Any] = {
     "random_collect_size": 16,
     "model": {"actor_head_hidden_size": 8, "critic_head_hidden_size": 8},

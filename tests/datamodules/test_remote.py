@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, Remot
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.trainer_setup import Stream
 from lightning_ding.policy import DQNPolicy, DTPolicy, IMPALAPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 DEADLINE = 30.0
@@ -274,11 +274,6 @@ def test_a_round_of_another_size_is_refused() -> None:
         RemoteRound(minibatches(0), 3)
 
 
-def test_policies_that_learn_from_rollouts_are_refused(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match=r"policy must be one that learns from replay, got .PPOPolicy."):
-        make_trainer().fit(PPOPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
-
-
 def test_rounds_of_sequences_are_learned_from_and_normalised_without_their_padding(make_trainer: MakeTrainer) -> None:
     policy = IMPALAPolicy({"unroll_len": 3, "learn": {"batch_size": BATCH, "update_per_collect": UPDATES}})
     source = Source(2, in_sequences=3)
@@ -289,7 +284,9 @@ def test_rounds_of_sequences_are_learned_from_and_normalised_without_their_paddi
     assert policy.normaliser.state_dict()["obs.count"].item() == real
 
 
-def test_policies_that_do_not_collect_are_refused(make_trainer: MakeTrainer) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(ValueError, match=r"policy must be one that learns from replay, got .PPOPolicy."):
+        make_trainer().fit(PPOPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
     with pytest.raises(ValueError, match=r"policy must be one that collects \(use OfflineDataModule"):
         make_trainer().fit(DTPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,9 +19,9 @@ from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.base.trainer import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker import NaiveReplayBuffer, SampleSerialCollector
+from tests.conftest import MakeTrainer
 from tests.toys.envs import BreakingEnv, ChainEnv, CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 
@@ -136,22 +135,22 @@ def test_run_ends_at_the_env_steps_asked_for_and_evaluates(make_trainer: MakeTra
     assert "eval/return_mean" in trainer.callback_metrics
 
 
-def test_run_ends_at_the_updates_asked_for(make_trainer: MakeTrainer, small: Config) -> None:
-    policy = DQNPolicy(small)
-    make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", max_train_iter=21))
-    assert policy.progress.train_iter == 22  # rounds are of two updates
-
-
-def test_run_ends_when_the_return_is_reached(make_trainer: MakeTrainer, small: Config) -> None:
-    policy = DQNPolicy(small)
-    make_trainer().fit(policy, ReplayDataModule("CartPole-v1", stop_value=1, max_env_step=5_000))
-    assert policy.progress.train_iter == 20  # the first evaluation, after eval_freq updates
-
-
-def test_policy_config_gives_the_stop_value_too(make_trainer: MakeTrainer, small: Config) -> None:
-    policy = DQNPolicy(deep_merge(small, {"eval": {"evaluator": {"stop_value": 1.0}}}))
-    make_trainer().fit(policy, ReplayDataModule("CartPole-v1", max_env_step=5_000))
-    assert policy.progress.train_iter == 20
+@pytest.mark.parametrize(
+    ("cfg", "flags", "limits", "updates"),
+    [
+        ({}, {"limit_val_batches": 0}, {"max_train_iter": 21}, 22),  # rounds are of two updates
+        ({}, {}, {"stop_value": 1, "max_env_step": 5_000}, 20),  # the first evaluation, after eval_freq updates
+        ({"eval": {"evaluator": {"stop_value": 1.0}}}, {}, {"max_env_step": 5_000}, 20),
+        ({}, {"max_epochs": 2, "limit_val_batches": 0}, {"rounds_per_epoch": 3, "max_env_step": 10_000}, 12),
+    ],
+    ids=["updates", "return", "return of the policy's config", "epochs of the user"],
+)
+def test_run_ends_at_the_first_limit(
+    make_trainer: MakeTrainer, small: Config, cfg: Config, flags: Config, limits: Config, updates: int
+) -> None:
+    policy = DQNPolicy(deep_merge(small, cfg))
+    make_trainer(**flags).fit(policy, ReplayDataModule("CartPole-v1", **limits))
+    assert policy.progress.train_iter == updates
 
 
 def test_budget_goes_beyond_lightnings_thousand_epochs(make_trainer: MakeTrainer, small: Config) -> None:
@@ -161,14 +160,6 @@ def test_budget_goes_beyond_lightnings_thousand_epochs(make_trainer: MakeTrainer
     trainer.fit(policy, datamodule)
     assert policy.progress.env_step == 1_030
     assert trainer.current_epoch > 1_000
-
-
-def test_max_epochs_of_the_user_ends_the_run_sooner(make_trainer: MakeTrainer, small: Config) -> None:
-    policy = DQNPolicy(small)
-    make_trainer(max_epochs=2, limit_val_batches=0).fit(
-        policy, ReplayDataModule("CartPole-v1", rounds_per_epoch=3, max_env_step=10_000)
-    )
-    assert policy.progress.train_iter == 12
 
 
 def test_same_seed_gives_the_same_run_and_another_seed_another(make_trainer: MakeTrainer, small: Config) -> None:
@@ -313,11 +304,6 @@ def test_datamodule_creates_a_new_buffer_for_another_policy(make_trainer: MakeTr
     other = DQNPolicy(deep_merge(small, {"other": {"replay_buffer": {"replay_buffer_size": 64}}}))
     make_trainer(limit_val_batches=0).fit(other, datamodule)
     assert len(columns(datamodule)["reward"]) == 64
-
-
-def test_stop_value_without_validation_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
-    with pytest.raises(ValueError, match=r"stop_value=5\.0 needs evaluations"):
-        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", stop_value=5.0))
 
 
 def test_run_that_max_epochs_ends_is_evaluated_and_leaves_the_trainer_as_it_was(
@@ -504,9 +490,10 @@ def test_run_ends_with_the_error_of_an_env_unless_faults_are_dropped(make_traine
         make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule(partial(BreakingEnv, lengths=(5,))))
 
 
-def test_faults_of_a_native_vector_env_cannot_be_dropped(make_trainer: MakeTrainer, small: Config) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ValueError, match=r"stop_value=5\.0 needs evaluations"):
+        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", stop_value=5.0))
     policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
-
     with pytest.raises(
         ValueError, match=r'mode must be one of \(.sync., .async.\) if collect\.collector\.env_fault is "drop"'
     ):

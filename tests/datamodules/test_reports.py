@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, Roll
 from lightning_ding.datamodules.run_envs import Evaluation
 from lightning_ding.entry.evaluate import as_text, evaluate
 from lightning_ding.policy import CQLPolicy, DQNPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.info_env import InfoEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 KEYS = {"wave": "sum", "laps": "last"}
 
@@ -70,13 +69,6 @@ def test_number_that_no_evaluated_episode_has_is_logged_as_nan(make_trainer: Mak
     trainer.fit(dqn(small), data(info_keys=["broken"]))
     assert np.isnan(float(trainer.callback_metrics["eval/broken"]))
     assert "collect/broken" not in trainer.callback_metrics
-
-
-def test_run_with_a_misspelt_name_ends_in_an_error_that_names_the_others(
-    make_trainer: MakeTrainer, small: Config
-) -> None:
-    with pytest.raises(ValueError, match=r"one of \['broken', .*'wave'\], got 'waves'"):
-        make_trainer().fit(dqn(small), data(info_keys=["waves"], max_env_step=40))
 
 
 def test_number_that_was_seen_before_a_checkpoint_may_be_missing_afterwards(
@@ -198,12 +190,6 @@ def test_lowest_value_stops_a_run_with_min(
     policy = dqn(small)
     make_trainer().fit(policy, data(monitor={"eval/wave": "min"}, stop_value=2.5, rounds_per_epoch=1))
     assert policy.progress.env_step == 8
-
-
-def test_unknown_monitor_ends_the_run_with_the_known_metrics(make_trainer: MakeTrainer, small: Config) -> None:
-    trainer = make_trainer(enable_checkpointing=True)
-    with pytest.raises(KeyError, match=r"monitor must be a logged metric, one of .*eval/wave.*, got 'eval/waves'"):
-        trainer.fit(dqn(small), data(monitor="eval/waves"))
 
 
 def test_metric_of_collecting_may_come_after_the_first_evaluation(
@@ -395,7 +381,12 @@ def test_trainer_with_another_interval_is_refused(
         make_trainer(**flags).fit(dqn(small), data(eval_every=8))
 
 
-def test_checkpoint_callback_with_another_interval_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ValueError, match=r"one of \['broken', .*'wave'\], got 'waves'"):
+        make_trainer().fit(dqn(small), data(info_keys=["waves"], max_env_step=40))
+    trainer = make_trainer(enable_checkpointing=True)
+    with pytest.raises(KeyError, match=r"monitor must be a logged metric, one of .*eval/wave.*, got 'eval/waves'"):
+        trainer.fit(dqn(small), data(monitor="eval/waves"))
     trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(every_n_epochs=2)])
     with pytest.raises(ValueError, match="every_n_epochs must be 1 with checkpoint_every=8, got 2"):
         trainer.fit(dqn(small), data(eval_every=8, checkpoint_every=8))

@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 import shutil
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,8 +19,8 @@ from lightning_ding.checkpoints.manifest import forget_files
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 

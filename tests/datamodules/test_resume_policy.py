@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,8 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, Roll
 from lightning_ding.datamodules.rank_state import load_own_state, save_own_state
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 PPO = ALGORITHMS["ppo"].config
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SMALL: Config = {
     "model": {"encoder_hidden_size_list": [8]},
@@ -191,14 +190,6 @@ def test_policy_that_learns_from_replay_is_refused(make_trainer: MakeTrainer, sm
         fit(make_trainer, DQNPolicy(small))
 
 
-def test_policy_that_learns_from_rollouts_is_refused_by_the_replay(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"one that learns from replay \(use RolloutDataModule for on-policy algorithms\), got 'PPOPolicy'",
-    ):
-        make_trainer().fit(ppo(), ReplayDataModule("CartPole-v1", max_env_step=10))
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -213,7 +204,12 @@ def test_amount_that_does_not_fit_the_collector_is_refused(config: Config, messa
         ppo({"collect": config})
 
 
-def test_collector_of_several_policies_is_refused(make_trainer: MakeTrainer) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"one that learns from replay \(use RolloutDataModule for on-policy algorithms\), got 'PPOPolicy'",
+    ):
+        make_trainer().fit(ppo(), ReplayDataModule("CartPole-v1", max_env_step=10))
     with pytest.raises(ValueError, match=r"type must be a collector for one policy.*sample_1v1"):
         fit(make_trainer, ppo({"collect": {"collector": {"type": "sample_1v1"}}}))
 

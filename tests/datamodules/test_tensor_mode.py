@@ -20,6 +20,7 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, RecurrentPPOPolicy
+from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
 from tests.processes import run_ranks_of_lightning
@@ -162,17 +163,26 @@ class NoScalar(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+no_scalar: Callable[[], Any] = NoScalar  # torch's modes have no annotations
+
+
 @pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, RecurrentPPOPolicy])
 def test_a_round_reads_nothing_on_the_host(policy_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # on a device, the guard leaves the check of an update to the optimizer and reads the results once a round
-    monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
+    monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
     looks: list[bool] = []
-    monkeypatch.setattr(NonFiniteGuard, "look", lambda self: (looks.append(True), self._unseen.clear()) and True)
+
+    def look(self: NonFiniteGuard) -> bool:
+        looks.append(True)
+        self._unseen.clear()
+        return True
+
+    monkeypatch.setattr(NonFiniteGuard, "look", look)
     policy = short(policy_class)
     datamodule = set_up(policy, "tensor", "CartPole-v1", env_kwargs={"max_episode_steps": 9})
     datamodule._start()
     policy.training_step(datamodule._next_round(), 0)
-    with NothingIsRead(), NoScalar():
+    with NothingIsRead(), no_scalar():
         policy.training_step(datamodule._next_round(), 1)
     assert looks
     returns, lengths, count = datamodule.pop_episode_sums()
@@ -183,7 +193,7 @@ def test_a_round_reads_nothing_on_the_host(policy_class: Any, monkeypatch: pytes
 
 def test_the_modes_of_this_test_see_reads() -> None:
     for read in (lambda x: x.numpy(), lambda x: x.item(), bool, float, lambda x: x.tolist(), np.asarray):
-        with pytest.raises(AssertionError, match="read"), NothingIsRead(), NoScalar():
+        with pytest.raises(AssertionError, match="read"), NothingIsRead(), no_scalar():
             read(torch.ones(()))
 
 
@@ -225,7 +235,7 @@ def test_object_trains_without_evaluations_and_stays_open() -> None:
         def close(self, **kwargs: Any) -> None:
             self.is_closed = True
 
-    env = Closing(N)
+    env: Any = Closing(N)
     policy, one = short(), trainer(log_every_n_steps=1)
     one.fit(policy, RolloutDataModule(env, num_envs=N, mode="tensor", max_env_step=256))
     assert policy.progress.env_step == 256

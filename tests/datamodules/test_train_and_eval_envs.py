@@ -10,16 +10,15 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
-from lightning import Trainer
 from typing_extensions import override
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.run_envs import said_if_slow
 from lightning_ding.policy import DQNPolicy, PPOPolicy
+from tests.conftest import MakeTrainer
 from tests.toys.envs import ChainEnv
 
-MakeTrainer = Callable[..., Trainer]
 SMALL_PPO: dict[str, Any] = {
     "collect": {"n_sample": 16},
     "learn": {"batch_size": 8},

@@ -1,4 +1,4 @@
-"""Compute V-trace losses of DI-engine on random numbers, and store them for ``test_same_vtrace``.
+"""Compute V-trace losses of DI-engine on random numbers, and store them for ``test_same_sequences``.
 
 Run it in an environment with DI-engine 0.5.3:
 

@@ -173,20 +173,6 @@ def test_weights_that_do_not_fit_are_named_with_the_option_to_set(name: str, tmp
     assert all(torch.equal(value, before[key]) for key, value in policy.state_dict().items())
 
 
-def test_separate_encoders_do_not_load_into_a_shared_one(tmp_path: Path) -> None:
-    content, policy = checkpoint("sac_image"), make_policy("sac_image")
-    content["model"]["actor_encoder.mid.weight"] = content["model"]["actor_encoder.mid.weight"] + 1
-    with pytest.raises(ValueError, match=r"actor_encoder\.mid\.weight is left over.*model\.share_encoder"):
-        policy.load_ding_checkpoint(save(content, tmp_path))
-
-
-def test_critics_of_different_sizes_are_left_over(tmp_path: Path) -> None:
-    content, policy = checkpoint("td3"), make_policy("td3")
-    content["model"]["critic_head.1.0.weight"] = torch.zeros(5, 6)
-    with pytest.raises(ValueError, match=r"critic_head\.1\.0\.weight is left over"):
-        policy.load_ding_checkpoint(save(content, tmp_path))
-
-
 def test_policy_is_unchanged_if_only_the_target_does_not_fit(tmp_path: Path) -> None:
     policy = create_policy({"type": "dqn", "model": MODELS["dqn"]})
     before = {key: value.clone() for key, value in policy.state_dict().items()}
@@ -194,12 +180,6 @@ def test_policy_is_unchanged_if_only_the_target_does_not_fit(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="is missing"):
         policy.load_ding_checkpoint(save(content, tmp_path))
     assert all(torch.equal(value, before[key]) for key, value in policy.state_dict().items())
-
-
-def test_long_error_names_some_tensors_and_counts_the_others(tmp_path: Path) -> None:
-    policy = create_policy({"type": "dqn", "model": MODELS["dqn"] | {"encoder_hidden_size_list": [5, 5, 5]}})
-    with pytest.raises(ValueError, match=r"; and 3 more\. Set "):
-        policy.load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))
 
 
 def test_unsafe_pickle_is_refused_in_one_line_and_not_executed(tmp_path: Path) -> None:
@@ -230,19 +210,24 @@ def test_file_that_does_not_exist_raises_its_error(tmp_path: Path) -> None:
         make_policy("dqn").load_ding_checkpoint(tmp_path / "none")
 
 
-def test_network_of_a_user_is_refused(tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    content, policy = checkpoint("sac_image"), make_policy("sac_image")
+    content["model"]["actor_encoder.mid.weight"] = content["model"]["actor_encoder.mid.weight"] + 1
+    with pytest.raises(ValueError, match=r"actor_encoder\.mid\.weight is left over.*model\.share_encoder"):
+        policy.load_ding_checkpoint(save(content, tmp_path))
+    content, policy = checkpoint("td3"), make_policy("td3")
+    content["model"]["critic_head.1.0.weight"] = torch.zeros(5, 6)
+    with pytest.raises(ValueError, match=r"critic_head\.1\.0\.weight is left over"):
+        policy.load_ding_checkpoint(save(content, tmp_path))
+    policy = create_policy({"type": "dqn", "model": MODELS["dqn"] | {"encoder_hidden_size_list": [5, 5, 5]}})
+    with pytest.raises(ValueError, match=r"; and 3 more\. Set "):
+        policy.load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))
     policy = DQNPolicy({"model": {"obs_shape": 4, "action_shape": 3}}, model=nn.Linear(4, 3))
     with pytest.raises(TypeError, match=r"load into DQN, C51DQN, .*, got a Linear"):
         policy.load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))
-
-
-def test_hybrid_actions_of_ddpg_are_refused(tmp_path: Path) -> None:
     shape = {"action_type_shape": 2, "action_args_shape": 1}
     policy = DDPGPolicy({"model": {"obs_shape": 4, "action_shape": shape}})
     with pytest.raises(ValueError, match="hybrid actions"):
         policy.load_ding_checkpoint(save(checkpoint("ddpg"), tmp_path))
-
-
-def test_policy_without_a_network_asks_for_the_spaces(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="has no spaces"):
         DQNPolicy().load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))

@@ -194,16 +194,6 @@ def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, ho
         assert run.warnings == (f"policy.{home} = 0.5 {text}",)
 
 
-def test_argument_that_the_network_does_not_have_is_refused_as_in_ding() -> None:
-    with pytest.raises(ValueError, match=r"policy.model.duelling is no argument of .* dqn; did you mean .*dueling"):
-        config_of("dqn", model__duelling=True)
-
-
-def test_two_keys_that_disagree_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"policy\.\S*action_space and policy\.\S*action_space disagree"):
-        config_of("ppo", action_space="continuous", model__action_space="discrete")
-
-
 # ---------------------------------------------------------------------------------------------------- values
 
 
@@ -405,7 +395,11 @@ def test_activation_is_read_from_a_module(given: Any) -> None:
     assert ours("ppo", "model.activation", model__activation=given) == "tanh"
 
 
-def test_unknown_activation_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"policy.model.duelling is no argument of .* dqn; did you mean .*dueling"):
+        config_of("dqn", model__duelling=True)
+    with pytest.raises(ValueError, match=r"policy\.\S*action_space and policy\.\S*action_space disagree"):
+        config_of("ppo", action_space="continuous", model__action_space="discrete")
     with pytest.raises(ValueError, match=r"policy.model.activation must be one of ReLU, .*got Sigmoid"):
         config_of("ppo", model__activation=nn.Sigmoid())
 

@@ -71,11 +71,6 @@ def test_source_of_another_type_is_refused(source: Any) -> None:
         translate(source)
 
 
-def test_three_configs_belong_to_a_distributed_run() -> None:
-    with pytest.raises(ValueError, match="lightning-ding parallel"):
-        translate((*pair_of("dqn"), {}))
-
-
 @pytest.mark.parametrize("key", ["rnd_reward_model", "world_model"])
 def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str) -> None:
     main, create = pair_of("dqn")
@@ -121,11 +116,6 @@ def test_registered_subclass_has_the_keys_and_defaults_of_its_base(own_policy: t
     assert (run.policy_class, run.family) == (own_policy, "td3")
     assert run.policy.endswith("OwnTD3")
     assert run.policy_config["random_collect_size"] == 25_000
-
-
-def test_policy_that_is_none_of_the_known_ones_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'ngu'"):
-        translate(pair_of("ngu"))
 
 
 @MODEL_REGISTRY.register("tiny_test_network")
@@ -315,7 +305,11 @@ def test_defaults_are_left_out_of_the_config() -> None:
     assert DQNPolicy(run.policy_config).config.model.dueling
 
 
-def test_value_of_the_wrong_type_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="lightning-ding parallel"):
+        translate((*pair_of("dqn"), {}))
+    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'ngu'"):
+        translate(pair_of("ngu"))
     with pytest.raises(TypeError, match=r"'learn.batch_size' must be int, got str"):
         translate(pair_of("dqn", {"learn": {"batch_size": "64"}}))
 

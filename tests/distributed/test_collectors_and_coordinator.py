@@ -20,7 +20,7 @@ from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from tests.distributed.weight_policy import ENV, POLICY
 from tests.entry.runs import PROGRAM
-from tests.processes import ROOT, run
+from tests.processes import ROOT, run, wait_for
 
 LENGTH = 4  # steps of an episode
 
@@ -28,13 +28,6 @@ LENGTH = 4  # steps of an episode
 class Collector(BaseCommCollector):
     def _make_channel(self) -> Any:
         raise AssertionError
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextmanager

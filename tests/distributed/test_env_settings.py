@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.datamodules.resume import EnvHandles
 from lightning_ding.distributed import MarineParallelCollector
+from lightning_ding.envs.handle import EnvHandles
 from tests.distributed.collector.test_zergling import Around, make
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.distributed.comm_worker.learning_coordinator import TRAINER, Learner, LearningCoordinator

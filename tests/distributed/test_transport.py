@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import re
@@ -12,16 +13,20 @@ from typing import Any
 
 import pytest
 
-from lightning_ding import distributed
+from lightning_ding import __version__, distributed
 from lightning_ding.config import resolve
-from lightning_ding.distributed import NaiveCollector, transport as transports
+from lightning_ding.distributed import NaiveCollector, messages as module, transport as transports
 from lightning_ding.distributed.collector.naive import finish_info
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.transport import TRANSPORTS, get_transport
+from lightning_ding.distributed.coordinator.schema import COLUMNS
+from lightning_ding.distributed.messages import fields_of, fingerprint, schema, version
+from lightning_ding.distributed.transport import MESSAGES, TRANSPORTS, get_transport
 from lightning_ding.entry.coordinate import coordinate
 from lightning_ding.entry.parallel import parallel_pipeline
+from lightning_ding.policy.dqn import DQNConfig
+from lightning_ding.registry import POLICY_REGISTRY
 from tests.distributed.coordinator.coordinating import POLICY
 from tests.distributed.toy_transport import SocketChannel, SocketTransport
 from tests.processes import ROOT
@@ -125,3 +130,38 @@ def test_processes_of_a_run_meet_over_a_toy_transport(tmp_path: Path) -> None:
     result = parallel_pipeline(cfg)
     assert result["env_step"] >= 20
     assert result["error"] is None
+
+
+def test_version_is_that_of_the_package_and_a_fingerprint() -> None:
+    assert re.fullmatch(re.escape(__version__) + r"\+[0-9a-f]{12}", version())
+    assert version() == f"{__version__}+{fingerprint(schema())}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SCHEMA", -1), ("MESSAGES", MESSAGES[1:]), ("COLUMNS", (*COLUMNS, "extra")), ("PARTS", ("model",))],
+)
+def test_fingerprint_differs_if_messages_columns_or_weights_differ(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint(schema())
+    monkeypatch.setattr(module, name, value)
+    assert fingerprint(schema()) != before
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherConfig(DQNConfig):
+    discount_factor: float = 0.5
+
+
+def test_fingerprint_differs_if_the_default_of_a_policy_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(schema())
+    monkeypatch.setattr(POLICY_REGISTRY.get("dqn"), "config_class", OtherConfig)
+    assert fingerprint(schema()) != before
+
+
+def test_fields_are_those_of_all_sections() -> None:
+    fields = fields_of(DQNConfig)
+    assert fields["discount_factor"] == ["float", "0.99"]
+    assert fields["learn"]["batch_size"] == ["int", "128"]
+    assert fields["other"]["replay_buffer"].keys() >= {"type", "replay_buffer_size"}

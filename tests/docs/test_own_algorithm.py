@@ -5,24 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 
 from lightning_ding import policy as policies
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.conftest import MakeTrainer
 from tests.docs.pages import blocks_of
 from tests.test_docs import ROOT
 from tests.toys.bandits import BanditEnv
 
-MakeTrainer = Callable[..., Trainer]
 GUIDES = ROOT / "docs" / "guides"
 CALL = re.compile(r"`(\w+)\(([^)]*)\)`")
 ROW = re.compile(r"^\| (?P<change>[^|]+) \| (?P<base>[^|]+) \| (?P<methods>[^|]+) \|$", re.MULTILINE)

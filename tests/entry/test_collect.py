@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from lightning import Trainer
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, load_dataset
 from lightning_ding.entry.cli import main
@@ -19,10 +17,10 @@ from lightning_ding.policy import DQNPolicy, SACPolicy
 from lightning_ding.policy.base.recurrent import EnvStates
 from lightning_ding.utils.protocols import return_text
 from tests.algorithms.table import make_policy
+from tests.conftest import MakeTrainer
 from tests.entry.trained_runs import VECTOR_ENV, train
 from tests.toys.bandits import TargetEnv
 
-MakeTrainer = Callable[..., Trainer]
 SIZES = {"actor_head_hidden_size": 8, "critic_head_hidden_size": 8}
 CONFIG: dict[str, Any] = {"model": SIZES, "learn": {"batch_size": 8}, "random_collect_size": 16}
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from lightning import Trainer
 from PIL import Image
 
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.enjoy import enjoy
+from tests.conftest import MakeTrainer
 from tests.entry.trained_runs import VECTOR_ENV, VECTOR_WRAPPER, train
-
-MakeTrainer = Callable[..., Trainer]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.evaluate import evaluate, resampled_means, statistics
 from lightning_ding.policy import DQNPolicy
+from tests.conftest import MakeTrainer
 from tests.entry.trained_runs import VECTOR_ENV, VECTOR_WRAPPER, train
 from tests.policy.saved import write_checkpoint
-
-MakeTrainer = Callable[..., Trainer]
 
 
 @pytest.fixture

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lightning import Trainer
 
 from lightning_ding.entry.cli import main
 from lightning_ding.policy import load_policy
+from tests.conftest import MakeTrainer
 from tests.entry.trained_runs import train
-
-MakeTrainer = Callable[..., Trainer]
 
 
 def test_command_writes_a_graph_that_acts_as_the_checkpoint(

@@ -175,13 +175,6 @@ def test_training_continues_from_the_checkpoint_of_the_config() -> None:
     assert continued.progress.train_iter > policy.progress.train_iter
 
 
-def test_checkpoint_of_ding_cannot_restore_counters() -> None:
-    Path("a.pth.tar").touch()
-    learn = {"resume_training": True, "learner": {"hook": {"load_ckpt_before_run": "a.pth.tar"}}}
-    with pytest.raises(ValueError, match=r"load_ckpt_before_run must be a checkpoint of this package \(\*.ckpt\)"):
-        serial_pipeline(small_pair("dqn", {"learn": learn}))
-
-
 def test_weights_to_start_from_are_loaded_without_counters() -> None:
     first = serial_pipeline(small_pair("dqn"), 0, max_train_iter=6)
     hook = {"load_ckpt_before_run": "run/ckpt/best.ckpt"}
@@ -192,16 +185,17 @@ def test_weights_to_start_from_are_loaded_without_counters() -> None:
     assert all(torch.equal(second.state_dict()[name], best[name]) for name in best if name.startswith("model."))
 
 
-def test_missing_checkpoint_is_named() -> None:
-    hook = {"load_ckpt_before_run": "missing.ckpt"}
-    with pytest.raises(ValueError, match=r"there is no file 'missing\.ckpt'"):
-        serial_pipeline(small_pair("dqn", {"learn": {"learner": {"hook": hook}}}))
-
-
 # ---------------------------------------------------------------------------------------------------- evaluation
 
 
-def test_evaluation_needs_weights() -> None:
+def test_mistakes_are_named() -> None:
+    Path("a.pth.tar").touch()
+    learn = {"resume_training": True, "learner": {"hook": {"load_ckpt_before_run": "a.pth.tar"}}}
+    with pytest.raises(ValueError, match=r"load_ckpt_before_run must be a checkpoint of this package \(\*.ckpt\)"):
+        serial_pipeline(small_pair("dqn", {"learn": learn}))
+    hook = {"load_ckpt_before_run": "missing.ckpt"}
+    with pytest.raises(ValueError, match=r"there is no file 'missing\.ckpt'"):
+        serial_pipeline(small_pair("dqn", {"learn": {"learner": {"hook": hook}}}))
     with pytest.raises(ValueError, match=r"load_path must be given, or policy\.learn\.learner\.load_path"):
         evaluate(small_pair("dqn"))
 

@@ -21,6 +21,7 @@ from lightning_ding.distributed.flask_fs.auth import read_token
 from lightning_ding.entry import supervisor, supervisor as child
 from lightning_ding.entry.supervisor import RunFailedError, RunSupervisor
 from tests import processes
+from tests.processes import wait_for
 
 Run = Callable[..., dict[str, Any]]
 WORK = {"coordinator": ["finish"], "learner": ["work"], "collector": ["work"]}
@@ -59,13 +60,6 @@ def alive(folder: Path) -> list[int]:
         int(line.partition("pid=")[2]) for file in folder.glob("starts-*") for line in file.read_text().splitlines()
     ]
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_run_ends_with_its_result_and_leaves_no_process(folder: Path) -> None:
@@ -201,23 +195,23 @@ test_supervisor.run(Path(sys.argv[1]), coordinator=["work"], learner=["stubborn"
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_no_process_outlives_the_one_that_started_it(folder: Path, number: int) -> None:
     with processes.start(["-c", SCRIPT, folder], start_new_session=True) as process:
-        wait_until(lambda: (folder / "is-stubborn").exists() and len(alive(folder)) == 3)
+        wait_for(lambda: (folder / "is-stubborn").exists() and len(alive(folder)) == 3)
         process.send_signal(number)
         if number != signal.SIGKILL:
             time.sleep(0.5)
             process.send_signal(number)  # waits no longer
         code = process.wait(30)
     assert code == (-number if number == signal.SIGKILL else 128 + number)
-    wait_until(lambda: alive(folder) == [])
+    wait_for(lambda: alive(folder) == [])
 
 
 def _finish_when(folder: Path, condition: Callable[[], bool]) -> None:
-    wait_until(lambda: (folder / "starts-collector").exists() and condition())
+    wait_for(lambda: (folder / "starts-collector").exists() and condition())
     (folder / "result.json").write_text('{"env_step": 8}')
     (folder / "end").touch()
 
 
 def _kill_when(folder: Path, condition: Callable[[], bool]) -> None:
-    wait_until(lambda: (folder / "starts-collector").exists() and condition())
+    wait_for(lambda: (folder / "starts-collector").exists() and condition())
     time.sleep(0.5)
     os.kill(int(starts(folder, "coordinator")[0].partition("pid=")[2]), signal.SIGKILL)

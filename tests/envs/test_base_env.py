@@ -190,11 +190,6 @@ def test_a_subclass_must_have_the_methods_of_the_interface() -> None:
         Half({})  # type: ignore[abstract]
 
 
-def test_an_env_without_the_interface_is_refused_by_its_methods() -> None:
-    with pytest.raises(TypeError, match=r"dict must have the methods of BaseEnv, but lacks \['reset', 'step', 'seed'"):
-        make_base_env(lambda cfg: {}, {})
-
-
 def test_a_reward_of_several_numbers_is_refused() -> None:
     class Two(Walk):
         def step(self, action: Any) -> Any:
@@ -239,7 +234,9 @@ def test_an_env_of_gymnasium_is_returned_unchanged() -> None:
     assert env.spec.id == "CartPole-v1"
 
 
-def test_a_name_of_no_env_raises() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TypeError, match=r"dict must have the methods of BaseEnv, but lacks \['reset', 'step', 'seed'"):
+        make_base_env(lambda cfg: {}, {})
     with pytest.raises(ValueError, match=r"env must be .*, got 'no_such_env'"):
         make_base_env("no_such_env", {})
 

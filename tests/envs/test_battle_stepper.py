@@ -136,14 +136,10 @@ def test_game_without_active_players_raises() -> None:
         BattleStepper(games(game=EmptyGame)).start(EVERYWHERE)
 
 
-def test_env_that_resets_itself_is_refused() -> None:
+def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"must be AutoresetMode.DISABLED, got <AutoresetMode.NEXT_STEP"):
         BattleStepper(SyncVectorEnv([CountingEnv]))
-
-
-def test_env_without_an_axis_of_players_is_refused() -> None:
     env = SyncVectorEnv([CountingEnv])
     env.metadata = PettingZooVectorEnv(functools.partial(RelayGame)).metadata
-
     with pytest.raises(ValueError, match=r"env.num_players must be >= 2, got 1"):
         BattleStepper(env)

@@ -209,12 +209,9 @@ def test_fault_barrier_counts_from_0_after_a_valid_step() -> None:
         assert env.step(0)[4]["abnormal"]
 
 
-def test_fault_barrier_calls_a_step_before_the_first_reset_no_fault() -> None:
+def test_mistakes_are_named() -> None:
     with pytest.raises(gym.error.ResetNeeded):
         FaultBarrier(gym.make("CartPole-v1")).step(0)
-
-
-def test_fault_barrier_must_allow_at_least_one_fault() -> None:
     with pytest.raises(ValueError, match="max_faults must be >= 1, got 0"):
         FaultBarrier(CountingEnv(), max_faults=0)
 

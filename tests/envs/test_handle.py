@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lightning_ding.datamodules.resume import EnvHandles
 from lightning_ding.envs import EnvHandle, EnvProcessError, make_vector_env
+from lightning_ding.envs.handle import EnvHandles
 from lightning_ding.utils.protocols import EnvAccess
 from tests.envs.test_native import NumberedVectorEnv
 from tests.toys.levels import LevelEnv

@@ -96,11 +96,6 @@ def test_statistics_of_nothing_change_nothing() -> None:
     assert (statistics.count, statistics.mean.tolist(), statistics.variance.tolist()) == (0, [0, 0], [1, 1])
 
 
-def test_statistics_refuse_a_state_of_another_shape() -> None:
-    with pytest.raises(ValueError, match=r"mean must be of shape \(3,\), got \(2,\)"):
-        RunningStatistics((3,)).load_state_dict(RunningStatistics((2,)).state_dict())
-
-
 # ---------------------------------------------------------------------- observations
 
 
@@ -243,7 +238,9 @@ def test_arguments_out_of_range_are_refused(name: str) -> None:
         NormaliseReward(env, 1.5)
 
 
-def test_statistics_of_other_observations_are_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"mean must be of shape \(3,\), got \(2,\)"):
+        RunningStatistics((3,)).load_state_dict(RunningStatistics((2,)).state_dict())
     with pytest.raises(ValueError, match=r"statistics must be of the shapes \(3,\), got \(2,\)"):
         NormaliseObservation(counting_envs(MODES[0]), statistics=RunningStatistics((2,)))
 

@@ -534,28 +534,20 @@ def test_dict_of_actions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         PettingZooVectorEnv(RelayGame)
 
 
-def test_env_of_another_kind_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"possible_agents, got TimeLimit"):
-        PettingZooVectorEnv(lambda: gym.make("CartPole-v1"))
-
-
-def test_same_env_twice_is_refused() -> None:
-    game = RelayGame()
-
-    with pytest.raises(ValueError, match="make must be a function that returns a new env at each call"):
-        PettingZooVectorEnv(lambda: game, num_envs=2)
-
-
 @pytest.mark.parametrize(("name", "value"), [("num_envs", 0), ("max_faults", -1)])
 def test_number_out_of_range_is_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{name} must be >= .*, got {value}"):
         PettingZooVectorEnv(RelayGame, **{name: value})  # type: ignore[arg-type]
 
 
-def test_actions_of_a_wrong_shape_are_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TypeError, match=r"possible_agents, got TimeLimit"):
+        PettingZooVectorEnv(lambda: gym.make("CartPole-v1"))
+    game = RelayGame()
+    with pytest.raises(ValueError, match="make must be a function that returns a new env at each call"):
+        PettingZooVectorEnv(lambda: game, num_envs=2)
     env = PettingZooVectorEnv(RelayGame, num_envs=2)
     env.reset()
-
     with pytest.raises(ValueError, match=r"actions must be of \(2, 2\), got \(2,\)"):
         env.step(np.zeros(2, np.int64))
 

@@ -247,13 +247,6 @@ def run_poisoned(stepper: EnvStepper) -> None:
         stepper.step(np.array([0, 3, 0]))
 
 
-def test_env_stepper_names_env_and_action_of_a_nan_reward(each_mode: AutoresetMode) -> None:
-    stepper = poisoned(each_mode, place=(1, 1), bad_reward=np.nan)
-
-    with pytest.raises(ValueError, match="env 1 gave a reward that is not finite after action 3: nan"):
-        run_poisoned(stepper)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_env_stepper_names_the_env_of_a_non_finite_observation(each_mode: AutoresetMode, value: float) -> None:
     stepper = poisoned(each_mode, place=(1, 1), bad_obs=value)
@@ -299,23 +292,17 @@ def test_env_stepper_accepts_the_largest_float32() -> None:
     assert stepper.step(np.array([0])).next_obs.min() == -largest
 
 
-def test_env_stepper_checks_final_observations(each_mode: AutoresetMode) -> None:
+def test_mistakes_are_named(each_mode: AutoresetMode) -> None:
+    stepper = poisoned(each_mode, place=(1, 1), bad_reward=np.nan)
+    with pytest.raises(ValueError, match="env 1 gave a reward that is not finite after action 3: nan"):
+        run_poisoned(stepper)
     stepper = poisoned(each_mode, place=(0, 2), bad_obs=np.nan)
-
     with pytest.raises(ValueError, match="env 1 gave an observation that is not finite"):
         run_poisoned(stepper)
-
-
-def test_env_stepper_checks_the_first_observations(each_mode: AutoresetMode) -> None:
     stepper = poisoned(each_mode, place=(0, 0), bad_obs=np.nan)
-
     with pytest.raises(ValueError, match="env 1 gave an observation that is not finite after reset"):
         stepper.reset()
-
-
-def test_env_stepper_checks_the_first_observations_of_later_episodes(each_mode: AutoresetMode) -> None:
     stepper = poisoned(each_mode, place=(1, 0), bad_obs=np.nan)
-
     with pytest.raises(ValueError, match="env 1 gave an observation that is not finite"):
         run_poisoned(stepper)
 

@@ -65,11 +65,6 @@ def test_make_vector_env_leaves_the_autoreset_mode_of_a_native_env_to_the_env(ma
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
 
 
-def test_make_vector_env_refuses_an_autoreset_mode_for_a_native_env(make: MakeEnv) -> None:
-    with pytest.raises(ValueError, match=r"autoreset must be one of \(None,\) with mode='native', got 'same_step'"):
-        make("CartPole-v1", num_envs=2, mode="native", autoreset="same_step")
-
-
 def test_make_vector_env_resets_in_the_same_step_by_default(make: MakeEnv) -> None:
     assert make("CartPole-v1").metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
@@ -203,35 +198,17 @@ def test_make_vector_env_hands_the_number_of_envs_to_a_callable_that_takes_it(ma
     assert make(native, 4, mode="native").num_envs == 4
 
 
-def test_make_vector_env_needs_the_native_mode_for_a_callable_that_makes_a_vector_env(make: MakeEnv) -> None:
+def test_mistakes_are_named(make: MakeEnv) -> None:
+    with pytest.raises(ValueError, match=r"autoreset must be one of \(None,\) with mode='native', got 'same_step'"):
+        make("CartPole-v1", num_envs=2, mode="native", autoreset="same_step")
     with pytest.raises(ValueError, match='mode must be "native" with an env_id that creates a vector env'):
         make(functools.partial(gym.make_vec, "CartPole-v1"), 4)
-
-
-def test_make_vector_env_names_the_env_that_a_misspelt_id_may_mean() -> None:
-    with pytest.raises(ValueError, match=r"env_id .* got 'CartPol-v1'; did you mean 'CartPole-v1'"):
-        make_vector_env("CartPol-v1")
-
-
-def test_make_vector_env_names_the_versions_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"env_id .* got 'CartPole-v99': .*`v0`, `v1`"):
-        make_vector_env("CartPole-v99")
-
-
-def test_make_vector_env_turns_a_module_that_cannot_be_imported_into_a_value_error() -> None:
-    with pytest.raises(ValueError, match=r"env_id .* got 'no_such_module:Thing-v0'"):
-        make_vector_env("no_such_module:Thing-v0")
 
 
 @pytest.mark.parametrize("num_envs", [0, -1])
 def test_make_vector_env_needs_an_env(num_envs: int) -> None:
     with pytest.raises(ValueError, match=f"num_envs must be >= 1, got {num_envs}"):
         make_vector_env("CartPole-v1", num_envs=num_envs)
-
-
-def test_make_vector_env_lists_the_modes_there_are() -> None:
-    with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async', 'native'\), got 'subprocess'"):
-        make_vector_env("CartPole-v1", mode="subprocess")  # type: ignore[arg-type]
 
 
 def test_the_type_of_a_mode_lists_the_modes_there_are() -> None:
@@ -244,19 +221,6 @@ def test_a_mode_of_the_list_is_all_that_a_datamodule_needs(make_trainer: Any, mo
     trainer = make_trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=1)
     trainer.fit(PGPolicy(), datamodule=datamodule)
     assert trainer.global_step > 0
-
-
-def test_make_vector_env_lists_the_autoreset_modes_there_are() -> None:
-    allowed = (
-        r"autoreset must be one of \(None, 'same_step', 'next_step', 'disabled'\) with mode='sync', got 'SAME_STEP'"
-    )
-    with pytest.raises(ValueError, match=allowed):
-        make_vector_env("CartPole-v1", autoreset="SAME_STEP")  # type: ignore[arg-type]
-
-
-def test_make_vector_env_refuses_what_is_neither_id_nor_callable() -> None:
-    with pytest.raises(TypeError, match=r"env_id must be a registered gymnasium id, .*, got 3"):
-        make_vector_env(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -289,12 +253,24 @@ def test_make_vector_env_makes_envs_in_processes_that_are_registered_in_this_one
         gym.registry.pop("OnlyHere-v0")
 
 
-def test_make_vector_env_refuses_a_callable_that_makes_no_native_vector_env() -> None:
+def test_other_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"env_id .* got 'CartPol-v1'; did you mean 'CartPole-v1'"):
+        make_vector_env("CartPol-v1")
+    with pytest.raises(ValueError, match=r"env_id .* got 'CartPole-v99': .*`v0`, `v1`"):
+        make_vector_env("CartPole-v99")
+    with pytest.raises(ValueError, match=r"env_id .* got 'no_such_module:Thing-v0'"):
+        make_vector_env("no_such_module:Thing-v0")
+    with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async', 'native'\), got 'subprocess'"):
+        make_vector_env("CartPole-v1", mode="subprocess")  # type: ignore[arg-type]
+    allowed = (
+        r"autoreset must be one of \(None, 'same_step', 'next_step', 'disabled'\) with mode='sync', got 'SAME_STEP'"
+    )
+    with pytest.raises(ValueError, match=allowed):
+        make_vector_env("CartPole-v1", autoreset="SAME_STEP")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"env_id must be a registered gymnasium id, .*, got 3"):
+        make_vector_env(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match='with mode="native", env_id must create a gymnasium VectorEnv, got ChainEnv'):
         make_vector_env(ChainEnv, mode="native")
-
-
-def test_make_vector_env_names_the_id_without_a_native_vector_env() -> None:
     with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async'\) for 'Acrobot-v1'"):
         make_vector_env("Acrobot-v1", mode="native")
 

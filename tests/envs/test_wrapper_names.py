@@ -165,11 +165,6 @@ def test_wrong_wrapper_is_one_clear_error(wrappers: Any, kind: type[Exception], 
     assert message in str(error.value)
 
 
-def test_order_is_checked_across_the_arguments_of_a_datamodule() -> None:
-    with pytest.raises(ValueError, match="'max_and_skip' before 'clip_reward'"):
-        ReplayDataModule("CartPole-v1", wrappers=["clip_reward"], train_wrappers=["max_and_skip"])
-
-
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise gym.error.DependencyNotInstalled("opencv (cv2) is not installed")
@@ -245,7 +240,9 @@ def test_wrapper_with_running_statistics_is_refused_with_the_option_to_use(
         make_vector_env("CartPole-v1", 2, mode, wrappers=[wrapper])
 
 
-def test_vector_wrapper_with_running_statistics_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="'max_and_skip' before 'clip_reward'"):
+        ReplayDataModule("CartPole-v1", wrappers=["clip_reward"], train_wrappers=["max_and_skip"])
     with pytest.raises(ValueError, match="use norm_obs=True"):
         make_vector_env("CartPole-v1", 2, "native", wrappers=[gym.wrappers.vector.NormalizeObservation])
 

@@ -90,25 +90,10 @@ def test_dqn_does_not_encode_the_action_mask() -> None:
     assert_close(values[0], values[1])
 
 
-def test_dqn_refuses_observations_that_are_an_action_mask_alone() -> None:
-    with pytest.raises(ValueError, match="obs_shape must be a dict with at least one entry"):
-        DQN({"action_mask": 3}, 3)
-
-
 def test_dqn_uses_the_encoder_named() -> None:
     model, obs = DQN(4, 3, encoder="test_dqn_doubled", dueling=False), torch.randn(5, 4)
     weight, bias = model.parameters()
     assert_close(logits(model, obs)[0], 2 * obs @ weight.T + bias)
-
-
-def test_dqn_names_the_nearest_encoder_when_there_is_none_of_that_name() -> None:
-    with pytest.raises(KeyError, match=r"did you mean 'test_dqn_doubled'\?"):
-        DQN(4, 3, encoder="test_dqn_double")
-
-
-def test_dqn_refuses_a_kernel_that_is_too_large_for_the_image() -> None:
-    with pytest.raises(ValueError, match=r"encoder_kwargs.kernel_size must be <= 5 in convolution 1"):
-        DQN((3, 5, 5), 2, encoder_kwargs={"kernel_size": [8, 4, 3]})
 
 
 @pytest.mark.parametrize("dueling", [False, True])
@@ -175,6 +160,12 @@ def test_create_model_imports_modules_first() -> None:
         create_model({"type": "dqn", "import_names": ["no_such_plugin"], "obs_shape": 4, "action_shape": 3})
 
 
-def test_create_model_lists_the_models_when_the_type_is_unknown() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="obs_shape must be a dict with at least one entry"):
+        DQN({"action_mask": 3}, 3)
+    with pytest.raises(KeyError, match=r"did you mean 'test_dqn_doubled'\?"):
+        DQN(4, 3, encoder="test_dqn_double")
+    with pytest.raises(ValueError, match=r"encoder_kwargs.kernel_size must be <= 5 in convolution 1"):
+        DQN((3, 5, 5), 2, encoder_kwargs={"kernel_size": [8, 4, 3]})
     with pytest.raises(KeyError, match=r"no model is registered as 'dqm'; did you mean 'dqn'\? Registered: .*dqn"):
         create_model({"type": "dqm", "obs_shape": 4, "action_shape": 3})

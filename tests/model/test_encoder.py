@@ -99,38 +99,23 @@ def test_encoders_refuse_an_empty_list_of_widths(encoder_class: Any, shape: Any)
         encoder_class(shape, hidden_size_list=[])
 
 
-def test_mlp_encoder_leaves_the_observation_as_it_is() -> None:
-    obs = torch.tensor([[-3.0, 2.0]])
-    MLPEncoder(2)(obs)
-    assert obs.tolist() == [[-3.0, 2.0]]
-
-
-def test_mlp_encoder_flattens_a_shape() -> None:
-    obs = torch.randn(3, 2, 2)
-    assert_close(seeded(MLPEncoder, (2, 2))(obs), seeded(MLPEncoder, 4)(obs.reshape(3, 4)))
-
-
-def test_mlp_encoder_takes_whole_numbers() -> None:
+def test_mlp_encoder_takes_any_shape_and_type_and_changes_nothing() -> None:
+    obs = torch.tensor([[-3.0, 2.0], [1.0, 0.0]])
     encoder = MLPEncoder(2)
-    assert_close(encoder(torch.tensor([[1, 0]], dtype=torch.int8)), encoder(torch.tensor([[1.0, 0.0]])))
+    features = encoder(obs)
+    assert obs.tolist() == [[-3.0, 2.0], [1.0, 0.0]]
+    assert_close(encoder(obs.to(torch.int8)), features)
+    assert_close(seeded(MLPEncoder, (2, 1))(obs[..., None]), seeded(MLPEncoder, 2)(obs))
+    of_numbers = MLPEncoder(1)
+    assert_close(of_numbers(torch.tensor([1.0, 2.0])), of_numbers(torch.tensor([[1.0], [2.0]])))
 
 
-def test_mlp_encoder_takes_observations_without_an_axis() -> None:
-    encoder = MLPEncoder(1)
-    assert_close(encoder(torch.tensor([1.0, 2.0])), encoder(torch.tensor([[1.0], [2.0]])))
-
-
-def test_conv_encoder_divides_bytes_by_255() -> None:
+def test_conv_encoder_divides_bytes_by_255_and_leaves_floats_unscaled() -> None:
     # all 255 becomes all 1; a 2x2 kernel of ones gives 4, the linear layer 2 * 4 + 1 = 9
     encoder = ConvEncoder((1, 2, 2), [1, 1], kernel_size=[2], stride=[1])
     vector_to_parameters(torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 2.0, 1.0]), encoder.parameters())
     assert_close(encoder(torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)), torch.tensor([[9.0]]))
-
-
-def test_conv_encoder_leaves_floats_unscaled() -> None:
-    # the same network on floats: 4 * 255 = 1020, 2 * 1020 + 1 = 2041
-    encoder = ConvEncoder((1, 2, 2), [1, 1], kernel_size=[2], stride=[1])
-    vector_to_parameters(torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 2.0, 1.0]), encoder.parameters())
+    # on floats: 4 * 255 = 1020, 2 * 1020 + 1 = 2041
     assert_close(encoder(torch.full((1, 1, 2, 2), 255.0)), torch.tensor([[2041.0]]))
 
 
@@ -247,13 +232,6 @@ def test_features_of_images_that_are_not_activated_are_those_before_the_activati
     activated, linear = (seeded(ConvEncoder, obs_shape=(3, 12, 12), activate_features=one) for one in (True, False))
     assert linear(images).min() < 0
     assert torch.equal(activated(images), linear(images).relu())
-
-
-def test_conv_encoder_refuses_a_kernel_that_is_too_large_and_names_what_to_change() -> None:
-    # 12 pixels, 3x3 with stride 2 leave 5
-    expected = r"encoder_kwargs.kernel_size must be <= 5 in convolution 2 of an axis of 12 pixels, or encoder_kwargs"
-    with pytest.raises(ValueError, match=expected):
-        ConvEncoder((12, 12, 1), channels=[8, 8], kernel_size=[3, 6], stride=[2, 1])
 
 
 @pytest.mark.parametrize("options", [{"kernel_size": [8, 4]}, {"stride": [4, 2]}, {"stride": [4, 2, 0]}])
@@ -510,7 +488,10 @@ def test_users_encoder_that_passes_options_on_gets_all_of_them() -> None:
     assert create_encoder(2, "test_encoder_passing", factor=5.0)(torch.ones(1, 2)).tolist() == [[5.0, 5.0]]
 
 
-def test_create_encoder_lists_the_encoders_when_the_name_is_unknown() -> None:
+def test_mistakes_are_named() -> None:
+    expected = r"encoder_kwargs.kernel_size must be <= 5 in convolution 2 of an axis of 12 pixels, or encoder_kwargs"
+    with pytest.raises(ValueError, match=expected):
+        ConvEncoder((12, 12, 1), channels=[8, 8], kernel_size=[3, 6], stride=[2, 1])
     with pytest.raises(KeyError, match=r"no encoder is registered as 'cnov'; did you mean 'conv'\?"):
         create_encoder(2, "cnov")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.model import create_encoder
-from lightning_ding.model.encoder import encoder_for
-from lightning_ding.model.features import Described, OneHot, Scaled, create_features, is_described
+from lightning_ding.model.encoder import encoder_for, is_described
+from lightning_ding.model.features import Described, OneHot, Scaled, create_features
 from lightning_ding.model.image_encoders import ImageInput
 
 vector_kept = functools.partial(encoder_for, keeps_vectors=True)

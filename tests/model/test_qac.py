@@ -75,11 +75,6 @@ def test_the_actor_does_not_train_an_encoder_that_is_shared() -> None:
     assert all(parameter.grad is not None for parameter in model.critic.parameters())
 
 
-def test_there_must_be_an_encoder_to_share() -> None:
-    with pytest.raises(ValueError, match="share_encoder must be False without an encoder, got True"):
-        ContinuousQAC(4, 2, share_encoder=True)
-
-
 def test_the_last_layers_start_small_if_asked() -> None:
     model = ContinuousQAC(4, 2, last_layer_init=3e-3)
     head: Any = model.actor.head.layers[-1]
@@ -114,11 +109,6 @@ def test_critics_predict_distributions_over_a_support() -> None:
     assert_close(output["log_distribution"], probability.log())
     assert output["support"].tolist() == [-1.0, 1.0, 3.0]
     assert_close(output["q_value"], -probability[..., 0] + probability[..., 1] + 3 * probability[..., 2])
-
-
-def test_critics_predict_one_kind_of_distribution() -> None:
-    with pytest.raises(ValueError, match="num_quantiles must be None with n_atom, got 4"):
-        ContinuousQAC(4, 2, num_quantiles=4, n_atom=3)
 
 
 def test_the_number_of_critics_is_given_once() -> None:
@@ -246,18 +236,19 @@ def test_dropout_of_two_units_is_close_to_independent() -> None:
     assert correlation.abs().max() < 0.05  # seven standard errors
 
 
-def test_a_probability_of_dropout_is_less_than_one() -> None:
-    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got 1.0"):
-        ContinuousQAC(4, 2, critic_dropout=1.0)
-
-
 def test_critics_alone_are_normalised_if_asked() -> None:
     model = ContinuousQAC(4, 2, critic_layer_norm=True)
     assert len(model.critic.head.scales) == 2
     assert model.actor.head.norms is None
 
 
-def test_an_ensemble_has_a_member() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="share_encoder must be False without an encoder, got True"):
+        ContinuousQAC(4, 2, share_encoder=True)
+    with pytest.raises(ValueError, match="num_quantiles must be None with n_atom, got 4"):
+        ContinuousQAC(4, 2, num_quantiles=4, n_atom=3)
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got 1.0"):
+        ContinuousQAC(4, 2, critic_dropout=1.0)
     with pytest.raises(ValueError, match="ensemble_size must be >= 1, got 0"):
         EnsembleMLP(0, [1, 1])
 

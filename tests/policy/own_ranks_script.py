@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from lightning_ding.callbacks.metrics import _over_ranks
+from lightning_ding.callbacks.metrics import _of_episodes
 from lightning_ding.policy.base import ddp
 from lightning_ding.policy.base.metrics import MeanMetrics
 from tests.policy.own_policies import AveragedUpdates, OwnUpdates
@@ -72,7 +72,8 @@ def main(folder: Path, rank: int, world_size: int) -> None:
         "together": learn(make(AveragedUpdates), rank),
         "metrics": metrics.flush_over_ranks(),
         "nothing": MeanMetrics().flush_over_ranks(),
-        "logged": _over_ranks(updates, [10.0 * rank], [1], {}),
+        "updates": updates.flush_over_ranks(),
+        "episodes": _of_episodes(10.0 * rank, 1.0, 1, {}),
     }
     torch.save(found, folder / f"rank_{rank}.pt")
     dist.destroy_process_group()

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from lightning_ding import nested
 from lightning_ding.policy import C51Policy, QRDQNPolicy, RainbowConfig, RainbowPolicy, create_policy
-from tests.policy.tables import make_batch, prepared_loss
+from tests.policy.tables import IS, NEXT_WITHOUT_ACTION_1, SECOND_ONLY, make_batch, prepared_loss
 
 LN2, LN3 = math.log(2), math.log(3)
 UNIFORM = [1 / 3, 1 / 3, 1 / 3]
@@ -76,65 +76,33 @@ def check_loss(policy: C51Policy, batch: dict[str, Any], expected: float) -> Non
 # Loss
 
 
-def test_loss_is_the_mean_cross_entropy_to_the_projected_target() -> None:
-    check_loss(make_policy(), make_batch(), (FIRST + SECOND) / 2)
-
-
-def test_loss_without_double_q_uses_the_best_action_of_the_target_network() -> None:
-    # all at 4: row 0 at 3, position 1.75, row 1 at 1, position 1.25: (0, 3/4, 1/4): ln 4
-    check_loss(make_policy(learn={"double_q": False}), make_batch(), (LN3 + 2 * LN2) / 2)
-
-
-def test_loss_does_not_bootstrap_from_a_terminal_state() -> None:
-    # row 1: -1 is at position 0.75: (1/4, 3/4, 0): (1/4) ln 2 + (3/4) ln 4
-    batch = make_batch(terminated=torch.tensor([False, True]))
-    check_loss(make_policy(), batch, (FIRST + 1.75 * LN2) / 2)
-    check_loss(make_policy(learn={"ignore_done": True}), batch, (FIRST + SECOND) / 2)
-
-
-def test_loss_bootstraps_from_a_truncated_state() -> None:
-    check_loss(make_policy(), make_batch(truncated=torch.tensor([True, True])), (FIRST + SECOND) / 2)
-
-
-def test_loss_uses_the_discount_of_the_batch() -> None:
-    # row 1, 0.25: -2, -1, 0 at positions 0.5, 0.75 and 1: (1/4 + 1/16, 1/4 + 3/16 + 1/4, 0)
-    # = (5, 11, 0) / 16: (5/16) ln 2 + (11/16) ln 4 = (27/16) ln 2
-    batch = make_batch(discount=torch.tensor([0.125, 0.25]))
-    check_loss(make_policy(nstep=3), batch, (FIRST + 27 / 16 * LN2) / 2)
-
-
-def test_loss_of_several_steps_needs_the_discount() -> None:
-    with pytest.raises(KeyError, match="a batch needs 'discount'"):
-        prepared_loss(make_policy(nstep=2), make_batch())
-
-
-def test_loss_clips_returns_to_the_support() -> None:
-    # row 1: all below -4: ln 2
-    check_loss(make_policy(), make_batch(reward=torch.tensor([1.0, -9.0])), (FIRST + LN2) / 2)
-
-
 @pytest.mark.parametrize(
-    ("cfg", "expected"),
+    ("changes", "cfg", "expected"),
     [
-        ({"priority": True, "priority_IS_weight": True}, (0.5 * FIRST + 2 * SECOND) / 2),
-        ({"priority": True}, (FIRST + SECOND) / 2),
-        ({}, (FIRST + SECOND) / 2),
+        ({}, {}, (FIRST + SECOND) / 2),
+        # the best action of the target network: all at 4: row 0 at 3, position 1.75, row 1 at 1, position 1.25:
+        # (0, 3/4, 1/4): ln 4
+        ({}, {"learn": {"double_q": False}}, (LN3 + 2 * LN2) / 2),
+        # row 1: -1 is at position 0.75: (1/4, 3/4, 0): (1/4) ln 2 + (3/4) ln 4
+        ({"terminated": SECOND_ONLY}, {}, (FIRST + 1.75 * LN2) / 2),
+        ({"terminated": SECOND_ONLY}, {"learn": {"ignore_done": True}}, (FIRST + SECOND) / 2),
+        ({"truncated": torch.tensor([True, True])}, {}, (FIRST + SECOND) / 2),
+        # row 1, 0.25: -2, -1, 0 at positions 0.5, 0.75 and 1: (1/4 + 1/16, 1/4 + 3/16 + 1/4, 0)
+        # = (5, 11, 0) / 16: (5/16) ln 2 + (11/16) ln 4 = (27/16) ln 2
+        ({"discount": torch.tensor([0.125, 0.25])}, {"nstep": 3}, (FIRST + 27 / 16 * LN2) / 2),
+        # row 1: all below -4, the end of the support: ln 2
+        ({"reward": torch.tensor([1.0, -9.0])}, {}, (FIRST + LN2) / 2),
+        # row 1 may not take action 1: action 0 is worth 4 to the target: ln 4 as above
+        ({"next_obs": NEXT_WITHOUT_ACTION_1}, {}, (FIRST + 2 * LN2) / 2),
+        ({"IS": IS}, {"priority": True, "priority_IS_weight": True}, (0.5 * FIRST + 2 * SECOND) / 2),
+        ({"IS": IS}, {"priority": True}, (FIRST + SECOND) / 2),
+        ({"IS": IS}, {}, (FIRST + SECOND) / 2),
     ],
 )
-def test_loss_weighs_items_only_if_asked(cfg: dict[str, Any], expected: float) -> None:
-    check_loss(make_policy(**cfg), make_batch(IS=torch.tensor([0.5, 2.0])), expected)
-
-
-def test_target_never_takes_an_illegal_action() -> None:
-    # row 1 may not take action 1: action 0 is worth 4 to the target: ln 4 as above
-    mask = torch.tensor([[1, 1], [1, 0]])
-    batch = make_batch(next_obs={"state": torch.ones(2, 1), "action_mask": mask})
-    check_loss(make_policy(), batch, (FIRST + 2 * LN2) / 2)
-
-
-def test_loss_refuses_rewards_that_would_broadcast_to_a_square() -> None:
-    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
-        prepared_loss(make_policy(), make_batch(reward=torch.ones(2, 1)))
+def test_loss_is_the_mean_cross_entropy_to_the_projected_target(
+    changes: dict[str, Any], cfg: dict[str, Any], expected: float
+) -> None:
+    check_loss(make_policy(**cfg), make_batch(**changes), expected)
 
 
 def test_the_gradient_reaches_the_action_taken_only() -> None:

@@ -18,8 +18,8 @@ from torch.testing import assert_close
 
 from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.policy import A2CPolicy, PPOOffPolicy, PPOPolicy, RecurrentPPOPolicy
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 MODEL = {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
 

@@ -10,43 +10,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding.policy import D4PGPolicy
+from tests.policy.tables import TinyActor
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 ONLINE = [[0.25, 0.25, 0.25, 0.25]]
 TARGET = [[0.0, 0.5, 0.0, 0.5]]
 
 
-class Weights(nn.Module):
-    """Parameters that are the output."""
-
-    def __init__(self, values: Any) -> None:
-        super().__init__()
-        self.values = nn.Parameter(torch.tensor(values))
-
-
-class TinyDistribution(nn.Module):
+class TinyDistribution(TinyActor):
     """The network of the docstring above; an action shifts the mean, so that the actor has a gradient."""
 
     def __init__(self, critics: list[list[float]]) -> None:
-        super().__init__()
-        self.actor, self.critic = Weights([0.5]), Weights(critics)
-
-    def compute_actor(self, obs: Tensor) -> dict[str, Tensor]:
-        return {"action": self.actor.values.expand(len(obs), 1)}
+        super().__init__(critics, [0.5])
 
     def compute_critic(self, obs: Tensor, action: Tensor, members: int | None = None) -> dict[str, Tensor]:
         probability = self.critic.values[:members, None].expand(-1, len(obs), -1)
-        q_value = (probability * SUPPORT).sum(2) + action.sum(1)
-        return {
-            "q_value": q_value,
-            "distribution": probability,
-            "log_distribution": probability.log(),
-            "support": SUPPORT,
-        }
+        found = {"distribution": probability, "log_distribution": probability.log(), "support": SUPPORT}
+        return found | {"q_value": (probability * SUPPORT).sum(2) + action.sum(1)}
 
 
 def make_policy(online: Any = ONLINE, target: Any = TARGET, **cfg: Any) -> D4PGPolicy:

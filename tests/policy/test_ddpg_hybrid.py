@@ -144,18 +144,15 @@ def test_the_mask_is_no_feature() -> None:
     assert torch.equal(model.compute_critic(one, action)["q_value"], model.compute_critic(other, action)["q_value"])
 
 
-def test_a_mask_is_refused_where_there_is_no_choice() -> None:
-    observation_space = spaces.Dict({"row": spaces.Box(-1, 1, (4,)), "action_mask": spaces.MultiBinary(3)})
-    with pytest.raises(ValueError, match="obs_shape must be without action_mask for actions without a choice"):
-        DDPGPolicy().build(observation_space, spaces.Box(-1, 1, (1,)))
-
-
 def test_the_command_mode_gives_the_epsilon_of_the_schedule() -> None:
     policy = make_policy(other={"eps": {"start": 0.5, "end": 0.1, "decay": 100}})
     assert policy.command_mode.get_setting_collect({"envstep": 50}) == {"eps": pytest.approx(0.3)}
 
 
-def test_a_schedule_of_choices_is_refused_where_there_are_none() -> None:
+def test_mistakes_are_named() -> None:
+    observation_space = spaces.Dict({"row": spaces.Box(-1, 1, (4,)), "action_mask": spaces.MultiBinary(3)})
+    with pytest.raises(ValueError, match="obs_shape must be without action_mask for actions without a choice"):
+        DDPGPolicy().build(observation_space, spaces.Box(-1, 1, (1,)))
     cfg = {"model": {"obs_shape": 3, "action_shape": 1}, "other": {"eps": {"start": 0.5}}}
     with pytest.raises(ValueError, match=r"other\.eps must be left at its default without a hybrid action"):
         DDPGPolicy(cfg)

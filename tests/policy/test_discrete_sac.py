@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.policy import DiscreteSACPolicy, create_policy
+from tests.policy import tables
 
 LOG_3 = math.log(3)
 NEXT_VALUE = 0.25 * (1 + 0.5 * math.log(4)) + 0.75 * (2 - 0.5 * math.log(0.75))
@@ -56,15 +57,7 @@ def make_policy(**learn: Any) -> Any:
 
 
 def make_batch(policy: Any, **changes: Any) -> dict[str, Any]:
-    batch = {
-        "obs": torch.zeros(2, 1),
-        "action": torch.tensor([1, 0]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 1),
-        "terminated": torch.tensor([False, False]),
-        "truncated": torch.tensor([False, False]),
-    }
-    prepared: dict[str, Any] = policy.prepare(batch | changes)
+    prepared: dict[str, Any] = policy.prepare(tables.make_batch(**{"action": torch.tensor([1, 0]), **changes}))
     return prepared
 
 
@@ -90,17 +83,13 @@ def test_soft_value_ends_at_a_terminal_state_but_not_at_a_time_limit() -> None:
     assert_close(report["target_q_value"], torch.tensor([1.0, TARGETS[1]]))
 
 
-def test_actor_loss_is_minus_the_soft_value_under_the_online_critics() -> None:
+def test_actor_loss_is_minus_the_soft_value_under_the_online_critics_and_trains_the_actor_only() -> None:
     # smaller values (1, 0): 1/4 (0.5 log 1/4 - 1) + 3/4 (0.5 log 3/4 - 0)
     policy = make_policy()
     loss, report = policy.actor_loss(make_batch(policy))
     assert_close(loss.item(), 0.5 * NEGATIVE_ENTROPY - 0.25)
     assert_close(report["log_prob"], torch.full((2,), NEGATIVE_ENTROPY))
-
-
-def test_actor_loss_trains_the_actor_only() -> None:
-    policy = make_policy()
-    policy.actor_loss(make_batch(policy))[0].backward()
+    loss.backward()
     assert policy.model.critic[0].grad is None
     assert policy.model.actor[0].grad.abs().sum() > 0
 

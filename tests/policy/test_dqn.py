@@ -16,13 +16,19 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_ding import nested
-from lightning_ding.policy import DQNPolicy
-from tests.policy.tables import make_batch, prepared_loss
+from lightning_ding.policy import DQNPolicy, create_policy
+from tests.policy.tables import IS, SECOND_ONLY, make_batch, prepared_loss
 
 ONLINE = [[1.0, 2.0], [3.0, 5.0]]
 TARGET = [[0.0, 0.0], [10.0, 4.0]]
 ONLINE_2 = [[0.0, 1.0, 2.0], [0.0, 0.0, 1.0]]
 TARGET_2 = [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+JOINT_ACTION = torch.tensor([[0, 2], [1, 0]])
+DISCOUNT = torch.tensor([0.25, 0.125])
+
+
+def next_with_mask(mask: list[list[int]]) -> dict[str, Any]:
+    return {"state": torch.ones(2, 1), "action_mask": torch.tensor(mask)}
 
 
 class TableNet(nn.Module):
@@ -66,56 +72,64 @@ def tables(model: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("double_q", "kind", "expected"),
+    ("changes", "cfg", "expected"),
     [
-        (True, "mse", 2.5),  # (2^2 + 1^2) / 2
-        (True, "huber", 1.0),  # ((2 - 0.5) + 0.5 * 1^2) / 2
+        ({}, {}, 2.5),  # (2^2 + 1^2) / 2
+        ({}, {"learn": {"loss": "huber"}}, 1.0),  # ((2 - 0.5) + 0.5 * 1^2) / 2
         # the target's own best is 10: targets 6 and 4, errors 5 and 2
-        (False, "mse", 14.5),  # (25 + 4) / 2
-        (False, "huber", 3.0),  # (4.5 + 1.5) / 2
+        ({}, {"learn": {"double_q": False}}, 14.5),  # (25 + 4) / 2
+        ({}, {"learn": {"double_q": False, "loss": "huber"}}, 3.0),  # (4.5 + 1.5) / 2
+        # row 1 does not bootstrap: target -1, error -3: (4 + 9) / 2
+        ({"terminated": SECOND_ONLY}, {}, 6.5),
+        ({"terminated": torch.tensor([0.0, 1.0])}, {}, 6.5),
+        ({"terminated": SECOND_ONLY, "truncated": SECOND_ONLY}, {}, 6.5),
+        ({"terminated": SECOND_ONLY}, {"learn": {"ignore_done": True}}, 2.5),
+        ({"truncated": torch.tensor([True, True])}, {}, 2.5),
+        # gamma^2 and gamma^3: targets 1 + 0.25 * 4 = 2 and -1 + 0.125 * 4 = -0.5, errors 1 and -2.5: (1 + 6.25) / 2
+        ({"discount": DISCOUNT}, {"nstep": 3}, 3.625),
+        ({"discount": DISCOUNT, "terminated": SECOND_ONLY}, {"nstep": 3}, 5.0),  # error -3 in row 1: (1 + 9) / 2
+        ({"discount": DISCOUNT, "terminated": SECOND_ONLY}, {"nstep": 3, "learn": {"ignore_done": True}}, 3.625),
+        ({"IS": IS}, {"priority": True, "priority_IS_weight": True}, 2.0),  # (0.5 * 4 + 2 * 1) / 2
+        ({"IS": IS}, {"priority": True, "priority_IS_weight": True, "learn": {"loss": "huber"}}, 0.875),
+        ({"IS": IS}, {"priority": True}, 2.5),
+        ({"IS": IS}, {}, 2.5),
+        # the online network may not choose action 1 in row 0; action 0 is worth 10: targets 6 and 1, (25 + 1) / 2
+        ({"next_obs": next_with_mask([[1, 0], [1, 1]])}, {}, 13.0),
+        # the target may not take its 10 in row 0: targets 3 and 4, (4 + 4) / 2
+        ({"next_obs": next_with_mask([[0, 1], [1, 1]])}, {"learn": {"double_q": False}}, 4.0),
+        # no legal action at terminal states: targets 1 and -1, errors 0 and -3: 9 / 2
+        ({"next_obs": next_with_mask([[0, 0]] * 2), "terminated": torch.tensor([True, True])}, {}, 4.5),
+        (
+            {"next_obs": next_with_mask([[0, 0]] * 2), "terminated": torch.tensor([True, True])},
+            {"learn": {"double_q": False}},
+            4.5,
+        ),
+        # the mask of the observation does not touch the value of the action taken
+        ({"obs": {"state": torch.zeros(2, 1), "action_mask": torch.tensor([[0, 1], [1, 0]])}}, {}, 2.5),
+        # second dimension: action 2 is worth 3, targets 2.5 and 0.5, values 2 and 0, errors 0.5: (2.5 + 0.25) / 2
+        ({"action": JOINT_ACTION}, {"joint": True}, 1.375),
+        # first: without action 1 in row 0, 13 as above; second: without action 2 the first of two zeros, action 0,
+        # worth 1: targets 1.5 and -0.5, errors -0.5: (13 + 0.25) / 2
+        (
+            {"action": JOINT_ACTION, "next_obs": next_with_mask([[1, 0, 1, 1, 0], [1, 1, 1, 1, 0]])},
+            {"joint": True},
+            6.625,
+        ),
     ],
 )
-def test_loss_is_the_mean_error_to_the_target(double_q: bool, kind: str, expected: float) -> None:
-    assert loss_of(make_policy(learn={"double_q": double_q, "loss": kind}), make_batch()) == expected
+def test_loss_is_the_mean_error_to_the_target(changes: dict[str, Any], cfg: dict[str, Any], expected: float) -> None:
+    assert loss_of(make_policy(**cfg), make_batch(**changes)) == expected
 
 
-def test_loss_does_not_bootstrap_from_a_terminal_state() -> None:
-    # row 1: target -1, error -3: (4 + 9) / 2
-    assert loss_of(make_policy(), make_batch(terminated=torch.tensor([False, True]))) == 6.5
-
-
-def test_loss_bootstraps_from_a_truncated_state() -> None:
-    assert loss_of(make_policy(), make_batch(truncated=torch.tensor([True, True]))) == 2.5
-
-
-def test_loss_does_not_bootstrap_when_a_step_is_terminated_and_truncated() -> None:
-    both = torch.tensor([False, True])
-    assert loss_of(make_policy(), make_batch(terminated=both, truncated=both)) == 6.5
-
-
-def test_loss_bootstraps_from_a_terminal_state_with_ignore_done() -> None:
-    policy = make_policy(learn={"ignore_done": True})
-    assert loss_of(policy, make_batch(terminated=torch.tensor([False, True]))) == 2.5
-
-
-def test_loss_takes_terminated_as_numbers_too() -> None:
-    assert loss_of(make_policy(), make_batch(terminated=torch.tensor([0.0, 1.0]))) == 6.5
-
-
-def test_loss_uses_the_discount_of_the_batch() -> None:
-    # gamma^2 and gamma^3: targets 1 + 0.25 * 4 = 2 and -1 + 0.125 * 4 = -0.5, errors 1 and -2.5: (1 + 6.25) / 2
-    assert loss_of(make_policy(nstep=3), make_batch(discount=torch.tensor([0.25, 0.125]))) == 3.625
-
-
-def test_loss_does_not_bootstrap_after_the_end_of_an_n_step_window() -> None:
-    # row 1: target -1, error -3: (1 + 9) / 2
-    batch = make_batch(discount=torch.tensor([0.25, 0.125]), terminated=torch.tensor([False, True]))
-    assert loss_of(make_policy(nstep=3), batch) == 5.0
-
-
-def test_loss_uses_the_discount_of_the_batch_with_ignore_done() -> None:
-    batch = make_batch(discount=torch.tensor([0.25, 0.125]), terminated=torch.tensor([False, True]))
-    assert loss_of(make_policy(nstep=3, learn={"ignore_done": True}), batch) == 3.625
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn"])
+def test_batches_in_which_something_is_missing_or_would_broadcast_are_refused(name: str) -> None:
+    cfg: dict[str, Any] = {"type": name, "model": {"obs_shape": 1, "action_shape": 2}}
+    with pytest.raises(KeyError, match="a batch needs 'discount'"):
+        prepared_loss(create_policy({**cfg, "nstep": 2}), make_batch())
+    with pytest.raises(KeyError, match="IS"):
+        prepared_loss(create_policy({**cfg, "priority": True, "priority_IS_weight": True}), make_batch())
+    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
+        prepared_loss(create_policy(cfg), make_batch(reward=torch.ones(2, 1)))
 
 
 def test_a_prepared_round_has_the_same_loss() -> None:
@@ -125,75 +139,6 @@ def test_a_prepared_round_has_the_same_loss() -> None:
     assert prepared["discount_t"].tolist() == [[0.5, 0.0]]
     first: Any = nested.index(prepared, 0)
     assert policy.loss(first)[0].item() == loss_of(policy, batch)
-
-
-def test_loss_of_several_steps_needs_the_discount() -> None:
-    with pytest.raises(KeyError, match="a batch needs 'discount'"):
-        prepared_loss(make_policy(nstep=2), make_batch())
-
-
-@pytest.mark.parametrize(
-    ("cfg", "expected"),
-    [
-        ({"priority": True, "priority_IS_weight": True}, 2.0),  # (0.5 * 4 + 2 * 1) / 2
-        ({"priority": True}, 2.5),
-        ({}, 2.5),
-    ],
-)
-def test_loss_weighs_errors_only_if_asked(cfg: dict[str, Any], expected: float) -> None:
-    assert loss_of(make_policy(**cfg), make_batch(IS=torch.tensor([0.5, 2.0]))) == expected
-
-
-def test_loss_weighs_huber_errors_too() -> None:
-    # (0.5 * 1.5 + 2 * 0.5) / 2
-    policy = make_policy(priority=True, priority_IS_weight=True, learn={"loss": "huber"})
-    assert loss_of(policy, make_batch(IS=torch.tensor([0.5, 2.0]))) == 0.875
-
-
-def test_loss_with_weights_needs_them_in_the_batch() -> None:
-    with pytest.raises(KeyError, match="IS"):
-        prepared_loss(make_policy(priority=True, priority_IS_weight=True), make_batch())
-
-
-@pytest.mark.parametrize(
-    ("double_q", "mask", "expected"),
-    [
-        # the online network may not choose action 1 in row 0; action 0 is worth 10: targets 6 and 1, (25 + 1) / 2
-        (True, [[1, 0], [1, 1]], 13.0),
-        # the target may not take its 10 in row 0: targets 3 and 4, (4 + 4) / 2
-        (False, [[0, 1], [1, 1]], 4.0),
-    ],
-)
-def test_target_never_takes_an_illegal_action(double_q: bool, mask: list[list[int]], expected: float) -> None:
-    batch = make_batch(next_obs={"state": torch.ones(2, 1), "action_mask": torch.tensor(mask)})
-    assert loss_of(make_policy(learn={"double_q": double_q}), batch) == expected
-
-
-@pytest.mark.parametrize("double_q", [True, False])
-def test_loss_is_that_of_the_rewards_at_terminal_states_without_legal_actions(double_q: bool) -> None:
-    # targets 1 and -1, errors 0 and -3: 9 / 2
-    next_obs = {"state": torch.ones(2, 1), "action_mask": torch.zeros(2, 2)}
-    batch = make_batch(next_obs=next_obs, terminated=torch.tensor([True, True]))
-    assert loss_of(make_policy(learn={"double_q": double_q}), batch) == 4.5
-
-
-def test_the_mask_of_the_observation_does_not_touch_the_value_of_the_action_taken() -> None:
-    batch = make_batch(obs={"state": torch.zeros(2, 1), "action_mask": torch.tensor([[0, 1], [1, 0]])})
-    assert loss_of(make_policy(), batch) == 2.5
-
-
-def test_loss_of_a_joint_action_is_the_mean_over_its_dimensions() -> None:
-    # second dimension: action 2 is worth 3, targets 2.5 and 0.5, values 2 and 0, errors 0.5: 0.25; (2.5 + 0.25) / 2
-    batch = make_batch(action=torch.tensor([[0, 2], [1, 0]]))
-    assert loss_of(make_policy(joint=True), batch) == 1.375
-
-
-def test_the_mask_of_a_joint_action_is_split_over_its_dimensions() -> None:
-    # first: without action 1 in row 0, 13 as above; second: without action 2 the first of two zeros, action 0, worth 1:
-    # targets 1.5 and -0.5, errors -0.5: 0.25; (13 + 0.25) / 2
-    mask = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 1, 0]])
-    batch = make_batch(action=torch.tensor([[0, 2], [1, 0]]), next_obs={"state": torch.ones(2, 1), "action_mask": mask})
-    assert loss_of(make_policy(joint=True), batch) == 6.625
 
 
 def test_the_gradient_reaches_the_values_of_the_actions_taken_only() -> None:
@@ -214,15 +159,16 @@ def test_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
 # Report
 
 
-def test_report_holds_loss_value_and_target() -> None:
+def test_report_holds_loss_value_and_target_and_the_sizes_of_the_errors_if_asked() -> None:
     report = prepared_loss(make_policy(), make_batch())[1]
     values: dict[str, Any] = {name: value.tolist() for name, value in report.items()}
     assert values == {"total_loss": 2.5, "q_value": [1.0, 2.0], "target_q_value": [3.0, 1.0]}
-
-
-def test_loss_refuses_rewards_that_would_broadcast_to_a_square() -> None:
-    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
-        prepared_loss(make_policy(), make_batch(reward=torch.ones(2, 1)))
+    report = prepared_loss(make_policy(priority=True), make_batch())[1]
+    assert report["priority"].tolist() == [2.0, 1.0]
+    assert not any(value.requires_grad for value in report.values())
+    # the mean over the dimensions: (2 + 0.5) / 2 and (1 + 0.5) / 2
+    report = prepared_loss(make_policy(joint=True, priority=True), make_batch(action=JOINT_ACTION))[1]
+    assert report["priority"].tolist() == [1.25, 0.75]
 
 
 def test_target_network_acts_as_in_evaluation_while_learning() -> None:
@@ -231,21 +177,6 @@ def test_target_network_acts_as_in_evaluation_while_learning() -> None:
     policy.train()
     policy.learn_mode.forward(make_batch())
     assert (seen, policy.target_model.training) == ([False], True)
-
-
-def test_report_carries_no_gradient() -> None:
-    report = prepared_loss(make_policy(priority=True), make_batch())[1]
-    assert not any(value.requires_grad for value in report.values())
-
-
-def test_report_holds_the_sizes_of_the_errors_if_asked() -> None:
-    assert prepared_loss(make_policy(priority=True), make_batch())[1]["priority"].tolist() == [2.0, 1.0]
-
-
-def test_priority_of_a_joint_action_is_the_mean_over_its_dimensions() -> None:
-    # (2 + 0.5) / 2 and (1 + 0.5) / 2
-    batch = make_batch(action=torch.tensor([[0, 2], [1, 0]]))
-    assert prepared_loss(make_policy(joint=True, priority=True), batch)[1]["priority"].tolist() == [1.25, 0.75]
 
 
 # Updates
@@ -261,17 +192,11 @@ def test_an_update_moves_each_value_by_the_learning_rate() -> None:
 def test_the_target_is_copied_every_target_update_freq_updates() -> None:
     policy = make_policy(learn={"target_update_freq": 3})
     same = []
-    for _ in range(7):
+    for update in range(7):
         policy.learn_mode.forward(make_batch())
         same.append(tables(policy.target_model) == tables(policy.model))
+        assert update > 1 or tables(policy.target_model) == TARGET
     assert same == [False, False, True, False, False, True, False]
-
-
-def test_the_target_stays_between_two_copies() -> None:
-    policy = make_policy(learn={"target_update_freq": 3})
-    for _ in range(2):
-        policy.learn_mode.forward(make_batch())
-    assert tables(policy.target_model) == TARGET
 
 
 def test_the_target_moves_by_theta_after_every_update() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning import Trainer
 from torch.testing import assert_close
 
 from lightning_ding import nested
@@ -20,13 +18,13 @@ from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataMod
 from lightning_ding.model.decision_transformer import CausalBlock, DecisionTransformer
 from lightning_ding.policy import DQNPolicy, DTPolicy
 from lightning_ding.policy.dt import Contexts
+from tests.conftest import MakeTrainer
 from tests.envs.any_spaces import AnySpaces
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
-SCRIPT = Path(__file__).with_name("dt_ranks_script.py")
+SCRIPT = Path(__file__).parents[1] / "datamodules" / "offline_ranks_script.py"
 SHAPES: Config = {"obs_shape": 2, "action_shape": 2, "action_space": "discrete", "encoder_hidden_size_list": [8]}
 TINY: Config = {"embed_dim": 8, "n_heads": 2, "n_blocks": 1}
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
@@ -357,7 +355,7 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(make_trainer:
 
 
 def test_two_ranks_draw_different_minibatches_and_keep_the_same_weights(tmp_path: Path) -> None:
-    run_ranks_of_lightning(SCRIPT, tmp_path)
+    run_ranks_of_lightning(SCRIPT, tmp_path, "dt")
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert not torch.equal(one["rows"], other["rows"])
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -11,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule
@@ -19,9 +17,9 @@ from lightning_ding.policy import DTPolicy
 from tests.algorithms.sequences import to_sub_sequences
 from tests.algorithms.table import WITHOUT_COLLECTING, plain
 from tests.algorithms.test_options import leaves, nest
+from tests.conftest import MakeTrainer
 from tests.toys.datasets import counting_steps
 
-MakeTrainer = Callable[..., Trainer]
 Flat = dict[str, Any]
 
 SHAPES: Flat = {"model": {"obs_shape": 3, "action_shape": 2, "action_space": "discrete"}}

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from lightning_ding.policy import (
-    DQNConfig,
-    DQNPolicy,
-    create_policy,
-    get_policy_cls,
-)
+from lightning_ding.policy import DQNConfig, DQNPolicy, create_policy, get_policy_cls
 from lightning_ding.registry import POLICY_REGISTRY
 
 

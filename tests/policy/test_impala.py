@@ -9,53 +9,29 @@ test_vtrace.py: targets 2.25 and 2.5, advantages 1.25 and 0.5.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
-from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import IMPALAPolicy
+from tests.conftest import MakeTrainer
+from tests.policy.tables import ActorCriticTable
 
 Config = dict[str, Any]
-MakeTrainer = Callable[..., Trainer]
-LOG_P = torch.tensor([[0.25, 0.75], [0.5, 0.5], [0.5, 0.5]]).log()
+PROBABILITY = [[0.25, 0.75], [0.5, 0.5], [0.5, 0.5]]
 POLICY_LOSS = -(math.log(0.75) * 1.25 + math.log(0.5) * 0.5) / 2
 VALUE_LOSS = (1.25**2 + 0.5**2) / 2
 ENTROPY = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75) + math.log(0.5)) / 2
-
-
-class TableNet(nn.Module):
-    """Looks up the logits and the value of a state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logit, self.value = nn.Parameter(LOG_P.clone()), nn.Parameter(torch.tensor([1.0, 2.0, 4.0]))
-
-    def compute_actor(self, obs: Any) -> Any:
-        return {"logit": self.logit[state_of(obs)]}
-
-    def compute_critic(self, obs: Any) -> Any:
-        return {"value": self.value[state_of(obs)]}
-
-    def compute_actor_critic(self, obs: Any) -> Any:
-        return self.compute_actor(obs) | self.compute_critic(obs)
-
-
-def state_of(obs: Any) -> Tensor:
-    state: Tensor = obs["state"] if isinstance(obs, dict) else obs
-    return state.long().squeeze(-1)
 
 
 def make_policy(unroll_len: int = 2, **learn: Any) -> IMPALAPolicy:
     settings = {"lambda_": 1.0, "entropy_weight": 0.0, "value_weight": 0.0, **learn}
     section = {"action_space": "discrete", "action_shape": 2, "obs_shape": 1}
     config = {"discount_factor": 0.5, "unroll_len": unroll_len, "model": section, "learn": settings}
-    return IMPALAPolicy(config, model=TableNet())
+    return IMPALAPolicy(config, model=ActorCriticTable(PROBABILITY, [1.0, 2.0, 4.0]))
 
 
 def unroll(*steps: tuple[int, int, float, bool, bool], after: int = 2) -> Config:

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from lightning_ding import nested
 from lightning_ding.model import FQF, IQN
 from lightning_ding.policy import FQFPolicy, IQNPolicy, create_policy
+from tests.policy.base.small_dqn import make_batch as random_batch
 from tests.policy.tables import make_batch
 
 ONLINE, TARGET = [[3.0, 4.0], [0.0, 1.0]], [[0.0, 0.0], [8.0, 2.0]]
@@ -43,18 +44,6 @@ def make_policy(**cfg: Any) -> Any:
     policy.target_model.table.data = torch.tensor(TARGET)
     policy.seed(0)
     return policy
-
-
-def random_batch(size: int = 16) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "obs": torch.randn(size, 4, generator=generator),
-        "action": torch.randint(3, (size,), generator=generator),
-        "reward": torch.randn(size, generator=generator),
-        "next_obs": torch.randn(size, 4, generator=generator),
-        "terminated": torch.rand(size, generator=generator) < 0.2,
-        "truncated": torch.zeros(size, dtype=torch.bool),
-    }
 
 
 LEVELS = {"tau": torch.tensor([[0.5], [0.25]]), "tau_t": torch.tensor([[0.5, 0.25]] * 2)}

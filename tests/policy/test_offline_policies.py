@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -26,11 +24,11 @@ from lightning_ding.policy import (
     awac,
     create_policy,
 )
+from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import TargetEnv
 from tests.toys.datasets import target_steps
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 SIZES: Config = {"obs_shape": 3, "action_shape": 2, "actor_head_hidden_size": 8, "critic_head_hidden_size": 8}
 B = 6

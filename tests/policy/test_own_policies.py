@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,12 @@ from lightning_ding.policy import (
 )
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.worker.config import CollectorConfig
+from tests.conftest import MakeTrainer
 from tests.policy.own_policies import Boltzmann, DrawsByItself, with_tenfold
 from tests.policy.test_on_policy import make_policy, make_rollout
 from tests.processes import run_ranks_of_lightning, run_two_ranks
 from tests.toys.envs import CountingEnv
 
-MakeTrainer = Callable[..., Trainer]
 FOLDER = Path(__file__).parent
 SIZES = {"model": {"obs_shape": 3, "action_shape": 2, "encoder_hidden_size_list": [8]}}
 Reports = list[dict[str, Any]]
@@ -130,8 +130,8 @@ def test_ranks_with_sync_gradients_have_equal_weights_and_are_not_reported(ranks
 
 
 def test_metrics_of_updates_are_means_over_the_ranks_that_have_them(ranks: Reports) -> None:
-    logged = {"learn/both": 1.5, "learn/second": 5.0, "collect/return_mean": 5.0, "collect/length_mean": 1.0}
-    assert [report["logged"] for report in ranks] == [logged] * 2
+    assert [report["updates"] for report in ranks] == [{"both": 1.5, "second": 5.0}] * 2
+    assert [report["episodes"] for report in ranks] == [{"collect/return_mean": 5.0, "collect/length_mean": 1.0}] * 2
 
 
 def test_metrics_of_collecting_are_means_over_the_ranks_that_have_them(ranks: Reports) -> None:

@@ -52,23 +52,17 @@ def test_a_mode_that_a_policy_does_not_implement_names_the_method(mode: str, met
         getattr(policy, f"{mode}_mode").forward(data)
 
 
-def test_the_forward_of_a_policy_that_does_not_evaluate_names_the_method() -> None:
-    with pytest.raises(NotImplementedError, match="Bare must implement _forward_eval"):
-        Bare(model=nn.Linear(2, 2))(torch.zeros(3, 2))
-
-
 @pytest.mark.parametrize("fields", [None, ["collect"]])
 def test_a_policy_that_only_collects_collects(fields: Any) -> None:
     policy = Collecting(model=nn.Linear(2, 2), enable_field=fields)
     assert policy.collect_mode.forward(torch.zeros(3, 2))["action"].shape == (3,)
 
 
-def test_policy_without_a_network_names_the_method() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(NotImplementedError, match="Bare must implement _forward_eval"):
+        Bare(model=nn.Linear(2, 2))(torch.zeros(3, 2))
     with pytest.raises(NotImplementedError, match="Bare must implement default_model"):
         Bare()
-
-
-def test_a_policy_that_cannot_read_spaces_names_the_method() -> None:
     space = spaces.Box(-1, 1, (2,))
     with pytest.raises(NotImplementedError, match="Bare must implement _shapes_of"):
         Bare(model=nn.Linear(2, 2)).build(space, space)

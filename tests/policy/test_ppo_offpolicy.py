@@ -7,14 +7,12 @@ and 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor, nn
 
 from lightning_ding.callbacks.remote import WeightPublisher
@@ -23,10 +21,10 @@ from lightning_ding.distributed.config import LearningTask
 from lightning_ding.distributed.in_process import MemoryStore
 from lightning_ding.distributed.published_weights import PolicyWeights, fetch_weights, publish_weights
 from lightning_ding.policy import PPOOffPolicy
+from tests.conftest import MakeTrainer
 from tests.policy.test_on_policy import LinearCritic
 
 Config = dict[str, Any]
-MakeTrainer = Callable[..., Trainer]
 
 
 class Linear(LinearCritic):

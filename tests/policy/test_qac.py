@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding.policy import DDPGPolicy, SACPolicy, TD3Policy, create_policy
 from lightning_ding.policy.qac import QACPolicy
+from tests.policy.tables import TinyActor, make_box_batch
 
 SHAPES = {"obs_shape": 3, "action_shape": 1}
 BOX = spaces.Box(-1, 1, (3,))
@@ -26,24 +27,11 @@ NAMES = ["ddpg", "td3", "sac"]
 SMALL = {**SHAPES, "actor_head_hidden_size": 8, "critic_head_hidden_size": 8}
 
 
-class Weights(nn.Module):
-    """Parameters that are the output."""
-
-    def __init__(self, *values: float) -> None:
-        super().__init__()
-        self.values = nn.Parameter(torch.tensor(values))
-
-
-class TinyQAC(nn.Module):
+class TinyQAC(TinyActor):
     """The network of the docstring above."""
 
     def __init__(self, actor: tuple[float, ...], critics: tuple[float, ...]) -> None:
-        super().__init__()
-        self.actor, self.critic = Weights(*actor), Weights(*critics)
-
-    def compute_actor(self, obs: Tensor) -> dict[str, Tensor]:
-        values = self.actor.values.expand(len(obs), -1)
-        return {"action": values[:, :1], "mu": values[:, :1], "log_sigma": values[:, 1:]}
+        super().__init__(critics, actor)
 
     def compute_critic(self, obs: Tensor, action: Tensor, members: int | None = None) -> dict[str, Tensor]:
         return {"q_value": self.critic.values[:members].unsqueeze(1) * action.sum(1)}
@@ -65,15 +53,7 @@ def make_tiny(
 
 def make_batch(**changes: Any) -> dict[str, Any]:
     """Actions 1 and -2 of the env are 0.5 and -1."""
-    return {
-        "obs": torch.zeros(2, 3),
-        "action": torch.tensor([[1.0], [-2.0]]),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 3),
-        "terminated": torch.tensor([False, True]),
-        "truncated": torch.tensor([True, False]),
-        **changes,
-    }
+    return make_box_batch(**{"action": torch.tensor([[1.0], [-2.0]]), **changes})
 
 
 def random_batch(size: int = 16) -> dict[str, Any]:
@@ -118,22 +98,6 @@ def test_random_exploration_stays_in_the_box(name: str) -> None:
 def test_the_network_sees_normalised_actions_of_the_batch(name: str) -> None:
     policy = make_tiny(name, ((0.0, 0.0), (1.0, 1.0)))
     assert policy.prepare(make_batch())["action"].tolist() == [[0.5], [-1.0]]
-
-
-def test_bounds_that_the_env_does_not_have_are_refused() -> None:
-    policy = SACPolicy({"model": {**SHAPES, "action_low": [-1.0], "action_high": [1.0]}})
-    with pytest.raises(ValueError, match=r"model.action_low is \[-1.0\] in the config, but the env has -2.0"):
-        policy.build(BOX, TORQUE)
-
-
-def test_an_env_without_bounds_is_refused() -> None:
-    with pytest.raises(ValueError, match="dimension 0 of the action must have finite bounds"):
-        SACPolicy().build(BOX, spaces.Box(-np.inf, np.inf, (1,)))
-
-
-def test_a_discrete_env_is_refused() -> None:
-    with pytest.raises(TypeError, match="SACPolicy needs a one-dimensional Box"):
-        SACPolicy().build(BOX, spaces.Discrete(2))
 
 
 # Config
@@ -204,7 +168,14 @@ def test_terminal_states_bootstrap_with_ignore_done() -> None:
     assert policy.prepare(make_batch())["discount_t"].tolist() == [0.5, 0.5]
 
 
-def test_rewards_that_would_broadcast_are_refused() -> None:
+def test_mistakes_are_named() -> None:
+    policy = SACPolicy({"model": {**SHAPES, "action_low": [-1.0], "action_high": [1.0]}})
+    with pytest.raises(ValueError, match=r"model.action_low is \[-1.0\] in the config, but the env has -2.0"):
+        policy.build(BOX, TORQUE)
+    with pytest.raises(ValueError, match="dimension 0 of the action must have finite bounds"):
+        SACPolicy().build(BOX, spaces.Box(-np.inf, np.inf, (1,)))
+    with pytest.raises(TypeError, match="SACPolicy needs a one-dimensional Box"):
+        SACPolicy().build(BOX, spaces.Discrete(2))
     with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
         make_tiny("sac", ((0.5, 0.0), (1.0,))).prepare(make_batch(reward=torch.ones(2, 1)))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.policy import QRDQNPolicy, create_policy
-from tests.policy.tables import make_batch, prepared_loss
+from tests.policy.tables import IS, NEXT_WITHOUT_ACTION_1, SECOND_ONLY, make_batch, prepared_loss
 
 ONLINE = [[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 3.0]]]
 TARGET = [[[0.0, 0.0], [0.0, 0.0]], [[8.0, 8.0], [0.0, 2.0]]]
@@ -45,67 +45,30 @@ def make_policy(learn: dict[str, Any] | None = None, **cfg: Any) -> QRDQNPolicy:
     return policy
 
 
-def loss_of(policy: QRDQNPolicy, batch: dict[str, Any]) -> float:
-    return prepared_loss(policy, batch)[0].item()
-
-
-def test_loss_is_the_mean_quantile_huber_loss() -> None:
-    assert loss_of(make_policy(), make_batch()) == (FIRST + SECOND) / 2
-
-
-def test_loss_is_quadratic_up_to_kappa() -> None:
-    # only the error 2 is beyond 1: Huber 2 instead of 1.5: 0.25 * 2.5 / 2 + 0.1875 = 0.5
-    assert loss_of(make_policy(learn={"kappa": 2.0}), make_batch()) == (0.5 + SECOND) / 2
-
-
-def test_loss_without_double_q_uses_the_best_action_of_the_target_network() -> None:
-    # 8: targets 5 and 3. Row 0: errors 5 and 4: 0.25 * 4.5 + 0.75 * 3.5; row 1: error 3 twice: (0.25 + 0.75) * 2.5
-    assert loss_of(make_policy(learn={"double_q": False}), make_batch()) == (3.75 + 2.5) / 2
-
-
-def test_loss_does_not_bootstrap_from_a_terminal_state() -> None:
-    # row 1: target -1, error -1 from both: (0.75 + 0.25) * 0.5
-    batch = make_batch(terminated=torch.tensor([False, True]))
-    assert loss_of(make_policy(), batch) == (FIRST + 0.5) / 2
-    assert loss_of(make_policy(learn={"ignore_done": True}), batch) == (FIRST + SECOND) / 2
-
-
-def test_loss_bootstraps_from_a_truncated_state() -> None:
-    assert loss_of(make_policy(), make_batch(truncated=torch.tensor([True, True]))) == (FIRST + SECOND) / 2
-
-
-def test_loss_uses_the_discount_of_the_batch() -> None:
-    # row 1, 0.25: targets -1 and -0.5: Huber 0.5 and 0.125, twice: (0.75 + 0.25) * 0.625 / 2
-    batch = make_batch(discount=torch.tensor([0.5, 0.25]))
-    assert loss_of(make_policy(nstep=3), batch) == (FIRST + 0.3125) / 2
-
-
-def test_loss_of_several_steps_needs_the_discount() -> None:
-    with pytest.raises(KeyError, match="a batch needs 'discount'"):
-        prepared_loss(make_policy(nstep=2), make_batch())
-
-
 @pytest.mark.parametrize(
-    ("cfg", "expected"),
+    ("changes", "cfg", "expected"),
     [
-        ({"priority": True, "priority_IS_weight": True}, (0.5 * FIRST + 2 * SECOND) / 2),
-        ({"priority": True}, (FIRST + SECOND) / 2),
-        ({}, (FIRST + SECOND) / 2),
+        ({}, {}, (FIRST + SECOND) / 2),
+        # only the error 2 is beyond 1: Huber 2 instead of 1.5: 0.25 * 2.5 / 2 + 0.1875 = 0.5
+        ({}, {"learn": {"kappa": 2.0}}, (0.5 + SECOND) / 2),
+        # the target network's best is 8: targets 5 and 3. Row 0: errors 5 and 4: 0.25 * 4.5 + 0.75 * 3.5;
+        # row 1: error 3 twice: (0.25 + 0.75) * 2.5
+        ({}, {"learn": {"double_q": False}}, (3.75 + 2.5) / 2),
+        # row 1: target -1, error -1 from both: (0.75 + 0.25) * 0.5
+        ({"terminated": SECOND_ONLY}, {}, (FIRST + 0.5) / 2),
+        ({"terminated": SECOND_ONLY}, {"learn": {"ignore_done": True}}, (FIRST + SECOND) / 2),
+        ({"truncated": torch.tensor([True, True])}, {}, (FIRST + SECOND) / 2),
+        # row 1, 0.25: targets -1 and -0.5: Huber 0.5 and 0.125, twice: (0.75 + 0.25) * 0.625 / 2
+        ({"discount": torch.tensor([0.5, 0.25])}, {"nstep": 3}, (FIRST + 0.3125) / 2),
+        # row 1 may not take action 1: action 0 is worth 8: 2.5 as above
+        ({"next_obs": NEXT_WITHOUT_ACTION_1}, {}, (FIRST + 2.5) / 2),
+        ({"IS": IS}, {"priority": True, "priority_IS_weight": True}, (0.5 * FIRST + 2 * SECOND) / 2),
+        ({"IS": IS}, {"priority": True}, (FIRST + SECOND) / 2),
+        ({"IS": IS}, {}, (FIRST + SECOND) / 2),
     ],
 )
-def test_loss_weighs_items_only_if_asked(cfg: dict[str, Any], expected: float) -> None:
-    assert loss_of(make_policy(**cfg), make_batch(IS=torch.tensor([0.5, 2.0]))) == expected
-
-
-def test_target_never_takes_an_illegal_action() -> None:
-    # row 1 may not take action 1: action 0 is worth 8: 2.5 as above
-    next_obs = {"state": torch.ones(2, 1), "action_mask": torch.tensor([[1, 1], [1, 0]])}
-    assert loss_of(make_policy(), make_batch(next_obs=next_obs)) == (FIRST + 2.5) / 2
-
-
-def test_loss_refuses_rewards_that_would_broadcast_to_a_square() -> None:
-    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\), got \(2, 1\)"):
-        prepared_loss(make_policy(), make_batch(reward=torch.ones(2, 1)))
+def test_loss_is_the_mean_quantile_huber_loss(changes: dict[str, Any], cfg: dict[str, Any], expected: float) -> None:
+    assert prepared_loss(make_policy(**cfg), make_batch(**changes))[0].item() == expected
 
 
 def test_the_gradient_reaches_the_action_taken_only() -> None:

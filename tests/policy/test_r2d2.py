@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from lightning import Trainer
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -20,9 +18,9 @@ from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import R2D2Policy
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
 from tests.algorithms.table import make_policy
+from tests.conftest import MakeTrainer
 from tests.toys.memory import CueEnv
 
-MakeTrainer = Callable[..., Trainer]
 GAMMA = 0.9
 LENGTHS = torch.tensor([8, 8, 6, 3, 1, 8])  # real steps of six sequences of 2 + 4 + 3 - 1 = 8 steps
 TERMINATED, TRUNCATED = (1, 2), (3,)  # the others are cut

@@ -26,43 +26,25 @@ def values(module: nn.Module) -> list[float]:
     return [number for tensor in tensors for number in tensor.flatten().tolist()]
 
 
-def test_copy_parameters_copies_parameters_and_buffers() -> None:
+@pytest.mark.parametrize(
+    ("thetas", "expected"),
+    [
+        ([], [1.0, 2.0, -2.0, 3]),  # copied
+        ([1.0], [1.0, 2.0, -2.0, 3]),
+        ([0.25], [4.0, 5.0, -5.0, 3]),  # 0.75 * 5 + 0.25 * 1 = 4;  0.75 * 6 + 0.25 * 2 = 5; the buffer is copied
+        ([0.25, 0.25], [3.25, 4.25, -4.25, 3]),  # 0.75 * 4 + 0.25 * 1 = 3.25; 0.75 * 5 + 0.25 * 2 = 4.25
+    ],
+)
+def test_target_updates_move_the_target_by_theta_and_leave_the_source_alone(
+    thetas: list[float], expected: list[float]
+) -> None:
     source, target = Scaled(1.0, 2.0, 3), Scaled(5.0, 6.0, 7)
-    copy_parameters(source, target)
-    assert values(target) == [1.0, 2.0, -2.0, 3]
-
-
-def test_copy_parameters_leaves_the_networks_apart() -> None:
-    source, target = Scaled(1.0, 2.0, 3), Scaled(5.0, 6.0, 7)
-    copy_parameters(source, target)
+    for theta in thetas:
+        polyak_update(source, target, theta)
+    if not thetas:
+        copy_parameters(source, target)
+    assert values(target) == expected
     target.first.data += 1
-    assert values(source) == [1.0, 2.0, -2.0, 3]
-
-
-def test_polyak_update_moves_the_target_by_theta() -> None:
-    # 0.75 * 5 + 0.25 * 1 = 4;  0.75 * 6 + 0.25 * 2 = 5; the buffer is copied
-    source, target = Scaled(1.0, 2.0, 3), Scaled(5.0, 6.0, 7)
-    polyak_update(source, target, 0.25)
-    assert values(target) == [4.0, 5.0, -5.0, 3]
-
-
-def test_second_polyak_update_starts_from_the_first() -> None:
-    # 5 -> 4 -> 0.75 * 4 + 0.25 * 1 = 3.25
-    source, target = Scaled(1.0, 2.0, 3), Scaled(5.0, 6.0, 7)
-    polyak_update(source, target, 0.25)
-    polyak_update(source, target, 0.25)
-    assert target.first.item() == 3.25
-
-
-def test_polyak_update_with_theta_one_copies() -> None:
-    source, target = Scaled(0.1, 0.7, 3), Scaled(5.0, 6.0, 7)
-    polyak_update(source, target, 1.0)
-    assert values(target) == values(source)
-
-
-def test_polyak_update_leaves_the_source_alone() -> None:
-    source = Scaled(1.0, 2.0, 3)
-    polyak_update(source, Scaled(5.0, 6.0, 7), 0.25)
     assert values(source) == [1.0, 2.0, -2.0, 3]
 
 

@@ -10,33 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding.policy import TQCPolicy
+from tests.policy.tables import TinyActor, make_box_batch
 
 ONLINE = [[0.0, 1.0], [4.0, 4.0]]
 TARGET = [[1.0, 9.0], [3.0, 5.0]]
 
 
-class Weights(nn.Module):
-    """Parameters that are the output."""
-
-    def __init__(self, values: Any) -> None:
-        super().__init__()
-        self.values = nn.Parameter(torch.tensor(values))
-
-
-class TinyQuantiles(nn.Module):
+class TinyQuantiles(TinyActor):
     """The network of the docstring above."""
-
-    def __init__(self, critics: Any) -> None:
-        super().__init__()
-        self.actor, self.critic = Weights([0.0, 0.0]), Weights(critics)
-
-    def compute_actor(self, obs: Tensor) -> dict[str, Tensor]:
-        values = self.actor.values.expand(len(obs), -1)
-        return {"mu": values[:, :1], "log_sigma": values[:, 1:]}
 
     def compute_critic(self, obs: Tensor, action: Tensor, members: int | None = None) -> dict[str, Tensor]:
         quantile = self.critic.values[:, None] * action.sum(1)[:, None]
@@ -53,16 +38,8 @@ def make_policy(**cfg: Any) -> TQCPolicy:
 
 def make_batch(policy: TQCPolicy, **changes: Any) -> Any:
     """Return two transitions with action 1, the second of which terminates, and no noise in the next action."""
-    batch = {
-        "obs": torch.zeros(2, 3),
-        "action": torch.ones(2, 1),
-        "reward": torch.tensor([1.0, -1.0]),
-        "next_obs": torch.ones(2, 3),
-        "terminated": torch.tensor([False, True]),
-        "truncated": torch.tensor([True, False]),
-        **changes,
-    }
-    return policy.prepare(batch) | {name: torch.full((2, 1), 0.5) for name in ("noise", "next_noise")}
+    noise = {name: torch.full((2, 1), 0.5) for name in ("noise", "next_noise")}
+    return policy.prepare(make_box_batch(**changes)) | noise
 
 
 ACTION = math.tanh(0.5)

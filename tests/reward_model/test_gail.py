@@ -102,12 +102,9 @@ def test_collect_count_is_how_much_of_the_data_set_is_used(tmp_path: Path) -> No
     assert len(drawn[0].unique(dim=0)) == 3
 
 
-def test_data_set_is_needed() -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"reward_model.data_path must be the expert's data set with gail, got ''"):
         make("dqn", "")
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be the path of a file, got .*none\.npz"):
         make("dqn", str(tmp_path / "none.npz"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_ding import nested
 from lightning_ding.config import to_dict
@@ -21,9 +19,9 @@ from lightning_ding.entry.lightning_cli import with_every_key
 from lightning_ding.policy import DQNConfig, NonFiniteError, create_policy, load_dump
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from tests.algorithms.table import make_policy, plain
+from tests.conftest import MakeTrainer
 from tests.reward_model.cases import fit, make, write_expert
 
-MakeTrainer = Callable[..., Trainer]
 KINDS = ("rnd", "icm", "gail")
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are set, and another value
     "learning_rate": ({}, 0.1),

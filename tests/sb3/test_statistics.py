@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_ding.policy.base.normaliser import statistics_name
+from lightning_ding.policy.base.running_statistics import statistics_name
 from lightning_ding.sb3.statistics import MOMENTS, VEC_NORMALIZE, Record, read_pickle, read_statistics
 
 MEAN, VAR = np.array([[1.0, -2.5]], order="F"), np.array([[0.25, 4.0]])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from lightning_ding.envs import EnvStepper, make_vector_env
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv, XorEnv
 
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -42,15 +41,6 @@ def test_best_action_gives_the_best_return_always(name: str) -> None:
         env.reset()
         assert env.action_space.contains(env.best_action)
         assert env.step(env.best_action)[1:4] == (pytest.approx(env.best_return), True, False)
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_env_can_be_a_vector_env(name: str) -> None:
-    envs = make_vector_env(MAKERS[name], num_envs=3, seed=0)
-    stepper = EnvStepper(envs)
-    stepper.reset()
-    step = stepper.step(envs.action_space.sample())
-    assert step.terminated.tolist() == [True] * 3
 
 
 def mean_return(env: gym.Env[Any, Any], act: Callable[[Any], Any], episodes: int = 4000) -> float:

@@ -13,12 +13,7 @@ from torch.utils.data import DataLoader
 
 from lightning_ding.policy import DQNPolicy
 from tests.toys.envs import CountingEnv
-from tests.trainer.cases import (
-    Case,
-    cases,
-    check_case,
-    run_case,
-)
+from tests.trainer.cases import Case, cases, check_case, run_case
 from tests.trainer.test_flags import FLAGS
 from tests.trainer.test_stock_callbacks import CALLBACKS
 

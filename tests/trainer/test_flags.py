@@ -11,14 +11,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
-from tests.trainer.cases import (
-    ROUNDS,
-    Case,
-    cases,
-    check_case,
-    flag,
-    only_checked,
-)
+from tests.trainer.cases import ROUNDS, Case, cases, check_case, flag, only_checked
 
 FLAGS = [
     flag("accelerator", "cpu", "as for any module"),

@@ -37,15 +37,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 
-from tests.trainer.cases import (
-    STEPS,
-    Case,
-    Run,
-    callback,
-    cases,
-    check_case,
-    weights,
-)
+from tests.trainer.cases import STEPS, Case, Run, callback, cases, check_case, weights
 
 
 class Frozen(BaseFinetuning):

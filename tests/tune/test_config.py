@@ -58,11 +58,6 @@ def test_setting_out_of_its_range_is_refused(key: str, value: int) -> None:
         resolve(TuneConfig, {key: value}, "tune.")
 
 
-def test_unknown_setting_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"unknown config key 'tune.trails'; did you mean 'tune.trials'"):
-        resolve(TuneConfig, {"trails": 5}, "tune.")
-
-
 def test_section_tune_is_taken_out_of_a_file(tmp_path: Path) -> None:
     with_section, plain = tmp_path / "a.yaml", tmp_path / "b.yaml"
     with_section.write_text("policy: dqn\ntune:\n  trials: 3\n  spaces:\n    nstep: declared\n")
@@ -72,7 +67,9 @@ def test_section_tune_is_taken_out_of_a_file(tmp_path: Path) -> None:
     assert section == {"trials": 3, "spaces": {"nstep": "declared"}}
 
 
-def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown config key 'tune.trails'; did you mean 'tune.trials'"):
+        resolve(TuneConfig, {"trails": 5}, "tune.")
     with pytest.raises(ValueError, match=r"cannot read the config file '.*none.yaml'"):
         read_files([tmp_path / "none.yaml"])
 

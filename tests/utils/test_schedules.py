@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.on_policy import ActorPolicy, OnPolicyPolicy
 from lightning_ding.utils.schedules import Schedule, ScheduleConfig
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, names_of, state_of
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 LINEAR = {"type": "linear", "unit": "budget", "decay": None}
 
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from hypothesis import assume, example, given, settings, strategies as st
 
+from lightning_ding.policy.base.action_bounds import ActionBounds, action_bounds
 from lightning_ding.policy.base.predict import from_batch
-from lightning_ding.policy.base.spaces import ActionBounds, action_bounds
 from lightning_ding.worker.actions import actions_of, random_output
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, make_policy
 

@@ -205,16 +205,6 @@ def test_aggregator_takes_names_from_the_learners() -> None:
     assert list(LearnerAggregator(learners=learners).learners) == ["a", "b"]
 
 
-def test_aggregator_refuses_learners_of_one_name() -> None:
-    with pytest.raises(ValueError, match=r"learners must be of different instance_name, got \['learner', 'learner'\]"):
-        LearnerAggregator(learners=[learner_of(FakePolicy(1)) for _ in range(2)])
-
-
-def test_aggregator_needs_a_learner() -> None:
-    with pytest.raises(ValueError, match="learners must be at least one learner"):
-        LearnerAggregator()
-
-
 @pytest.mark.parametrize(
     ("cfg", "message"),
     [
@@ -278,7 +268,11 @@ def test_tensors_come_back_from_bytes_as_they_were(tensor: torch.Tensor) -> None
         assert torch.equal(other, tensor)
 
 
-def test_bytes_refuse_what_is_neither_and_say_where() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"learners must be of different instance_name, got \['learner', 'learner'\]"):
+        LearnerAggregator(learners=[learner_of(FakePolicy(1)) for _ in range(2)])
+    with pytest.raises(ValueError, match="learners must be at least one learner"):
+        LearnerAggregator()
     with pytest.raises(TypeError, match=r"data\['a'\]\[1\] must be a tensor or a builtin to go to other ranks, got"):
         encode({"a": [1, Path("x")]})
 

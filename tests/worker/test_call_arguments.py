@@ -8,12 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from gymnasium.vector import SyncVectorEnv
 
 from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import (
     BaseLearner,
     BattleEpisodeSerialCollector,
@@ -28,35 +26,21 @@ from lightning_ding.worker.arguments import collect_mode_of, command_mode_of, ev
 from lightning_ding.worker.log import WorkerLog
 from tests.toys.envs import CountingEnv
 from tests.toys.games import RelayGame
+from tests.worker.collector.sampling_toys import PlacePolicy
 
 BATTLE = (BattleSampleSerialCollector, BattleEpisodeSerialCollector)
 KINDS = [SampleSerialCollector, EpisodeSerialCollector, *BATTLE]
 
 
-class Recorder:
+class Recorder(PlacePolicy):
     """Takes action 0, and records the arguments of its forward."""
 
     def __init__(self) -> None:
-        self.kwargs: list[dict[str, Any]] = []
+        super().__init__()
+        self.attributes = {}
 
     def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-        self.kwargs.append(kwargs)
-        return {"action": torch.zeros(len(obs), dtype=torch.long)}
-
-    def process_transition(self, obs: Any, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
-        named = {name: getattr(timestep, name) for name in ("reward", "next_obs", "terminated", "truncated")}
-        return {"obs": obs, "action": output["action"], **named}
-
-    def get_attribute(self, name: str) -> Any:
-        raise NotImplementedError(name)
-
-    @property
-    def mode(self) -> CollectMode:
-        def nothing(*_: Any) -> Any:
-            return None
-
-        functions: list[Any] = [self.forward, self.process_transition, lambda data: data, nothing, self.get_attribute]
-        return CollectMode(*functions, *[nothing] * 3)
+        return {"action": 0 * super().forward(obs, **kwargs)["action"]}
 
 
 def collector_of(kind: Any) -> tuple[Any, Recorder]:

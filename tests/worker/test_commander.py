@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +15,8 @@ from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.modes import CommandMode
 from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseSerialCommander
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 EPS = {"eps": {"type": "linear", "start": 1.0, "end": 0.0, "decay": 100}}
 
 

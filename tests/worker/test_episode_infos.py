@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from lightning_ding.envs import EnvStepper, make_vector_env
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
-from lightning_ding.worker.episodes import EpisodeInfos, InfoCheck, info_statistics
+from lightning_ding.worker.episodes import InfoCheck, info_statistics
+from lightning_ding.worker.infos import EpisodeInfos
 from tests.toys.info_env import InfoEnv
 
 ALL: dict[str, Any] = {"wave": "last", "number": "sum", "laps": "max", "is_success": "mean"}

@@ -256,7 +256,7 @@ class ReferencePolicy(Policy[ReferenceConfig]):
     # ------------------------------------------------------------------ making the modes
 
     def _initialise(self, model: nn.Module | None) -> None:
-        if self._needs_model():
+        if self.needs_model:
             self.model = self._create_model(self._cfg, model)
         for name in self.enable_field:
             getattr(self, f"_init_{name}")()

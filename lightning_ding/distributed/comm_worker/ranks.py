@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import Trainer
 
-from lightning_ding.callbacks.process_exit import started_here
+from lightning_ding.callbacks.watchdog import started_here
 from lightning_ding.distributed.comm_worker.loop import AssignedTask
 
 TASK = "LIGHTNING_DING_TASK"

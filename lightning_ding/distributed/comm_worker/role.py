@@ -1,4 +1,4 @@
-"""The base of comm collectors and comm learners: their config, their connection, and how they start and end."""
+"""Comm collectors and comm learners: their base class, and functions that make the one that a config names."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import ConfigLike, require, to_dict
 from lightning_ding.distributed.comm_worker.loop import CommWorker
 from lightning_ding.distributed.config import ParallelConfig, is_worker_config, resolve_run
 from lightning_ding.distributed.transport import Channel, Role, get_transport
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 from lightning_ding.utils.foreign import foreign
+from lightning_ding.worker.base import get_class
 
 logger = logging.getLogger(__name__)
 
@@ -188,3 +191,35 @@ class BaseCommRole(ABC):
         """Return whether a user's class has its own method or property of a name."""
         owner = next(one for one in type(self).__mro__ if name in vars(one))
         return not owner.__module__.startswith(OWN)
+
+
+def create_comm_collector(cfg: Any, **kwargs: Any) -> Any:
+    """Return the comm collector that ``cfg.type`` names.
+
+    In the config of a whole run, ``cfg.system.comm_collector`` names it, or ``cfg.system.transport``.
+
+    Args:
+        cfg: Config of the worker.
+        kwargs: Further arguments of its constructor, such as ``host`` and ``port``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    return get_class(COMM_COLLECTOR_REGISTRY, _named(cfg, "comm_collector"))(cfg, **kwargs)
+
+
+def create_comm_learner(cfg: Any, **kwargs: Any) -> Any:
+    """Return the comm learner that ``cfg`` names, as :func:`create_comm_collector` does."""
+    return get_class(COMM_LEARNER_REGISTRY, _named(cfg, "comm_learner"))(cfg, **kwargs)
+
+
+def _named(cfg: Any, kind: str) -> Any:
+    """Return the mapping that holds the ``type``; in a whole distributed config it is the kind or the transport."""
+    section = to_dict(cfg) if is_dataclass(cfg) and not isinstance(cfg, type) else cfg
+    if not isinstance(section, Mapping) or "type" in section:
+        return section
+    system = section.get("system")
+    if not isinstance(system, Mapping) or not ({"transport", kind} & system.keys()):
+        return section
+    name = system.get(kind) or system.get("transport")
+    return {"type": name, "import_names": system.get("import_names", ())}

@@ -33,7 +33,7 @@ class Publication:
 class PublishedWeights:
     """The newest publications of each policy, indexed in a file; must not be used from several threads at once.
 
-    When the run is finished, :meth:`pack` moves the weights into files beside the index, because the store is emptied.
+    When the run is finished, :meth:`pack` moves the weights into files next to the index, because the store is emptied.
 
     The file is only synced when a snapshot is added or removed. Otherwise syncing would take longer than the rest of a
     publication, and after a power failure the learner publishes again anyway.

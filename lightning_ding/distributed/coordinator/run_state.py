@@ -134,7 +134,7 @@ class RunState:
     def changed(self) -> None:
         """Note a change of tasks or policies, make new buffers, and wake requests for a task.
 
-        :meth:`commit` writes the change; it must be called without the lock, before anybody is informed of the change.
+        :meth:`commit` writes the change; it must be called without the lock, before a worker is informed of the change.
         """
         with self.lock:
             for task in self.scheduler.book.tasks.values():

@@ -42,7 +42,7 @@ class TensorsAsNumpy(VectorEnv[Any, Any, Any]):
         self.env_name = type(env).__name__
 
     @override
-    def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+    def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start a new episode in every env."""
         return nested.apply(_array, self.tensors.reset(seed)), {}
 
@@ -58,7 +58,7 @@ class TensorsAsNumpy(VectorEnv[Any, Any, Any]):
         if isinstance(final, Mapping):
             info |= {"final_info": self._numbers(final), "_final_info": info["_final_obs"]}
         numbers = map(_array, (step.reward.double(), step.terminated, step.truncated))
-        return nested.apply(_array, step.obs), *numbers, info  # type: ignore[return-value]
+        return nested.apply(_array, step.obs), *numbers, info
 
     @override
     def close_extras(self, **kwargs: Any) -> None:

@@ -192,7 +192,8 @@ def as_tensor(value: Any) -> Tensor:
             f'with mode="tensor", an env must give tensors or arrays with __dlpack__, got {type(value).__name__}; '
             'envs with separate arrays run with mode="sync", "async" or "native"'
         )
-    return torch.from_dlpack(value)
+    tensor: Tensor = torch.from_dlpack(value)  # type: ignore[attr-defined]
+    return tensor
 
 
 def _converter(example: Any) -> Callable[[Tensor], Any]:

@@ -30,7 +30,7 @@ class ActionSelector:
 
     def __init__(self, normaliser: Normaliser) -> None:
         self.precision: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Makes the context in which the network runs; see :func:`trainer.acting_precision`."""
+        """Makes the context in which the network runs; see :func:`trainer.build_for_trainer`."""
         self._normaliser = normaliser
 
     def use(self, model: nn.Module) -> InEvalMode:

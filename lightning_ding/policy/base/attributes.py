@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
+from easydict import EasyDict
 
-from lightning_ding.config import MARK, to_dict
+from lightning_ding.config import MARK, to_dict, to_easydict
 from lightning_ding.utils.attributes import NAMES, PolicyAttributes
 from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode
@@ -70,6 +72,17 @@ class AttributesAndModes(PolicyAttributes):
         if not hasattr(cls, "config_class") and not cls.__subclasses__():
             foreign("policies.policy").adopt(cls)
         return super().__new__(cls)
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults as a new ``EasyDict``; raise RuntimeError on a base class, which has none."""
+        if not hasattr(cls, "config_class"):
+            raise RuntimeError(f"{cls.__name__} is a base class and has no default config")
+        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+
+    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
+        foreign("checkpoint").load_ding_checkpoint(self, path)
 
     @property
     def keeps_double(self) -> bool:

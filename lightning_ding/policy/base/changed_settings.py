@@ -1,19 +1,30 @@
-"""The settings that differ between a checkpoint and a policy for which its weights do not fit."""
+"""The settings that differ between a checkpoint and the run that loads it: those of networks, and of optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from lightning.pytorch import Trainer
+from torch.optim import Optimizer
 
 from lightning_ding.config import MARK
-from lightning_ding.policy.base.normaliser import OBS, REWARD
-from lightning_ding.policy.base.older_configs import to_save
+from lightning_ding.policy.base.config import to_save
+from lightning_ding.policy.base.normaliser import REWARD
+from lightning_ding.policy.base.optimizers import Settings, settings_of
+from lightning_ding.policy.base.running_statistics import OBS
+
+logger = logging.getLogger(__name__)
+
 
 NETWORKS = ("model", "reward_model")
 """Sections of a config that describe networks; settings of other sections are named if these do not differ."""
 NO_NETWORKS = ("collect", "eval", "other", "compile", "on_non_finite", MARK)
 """Sections and keys of a config that no network depends on."""
 
+SHARED_STATE = {"Adam", "AdamW"}
+"""Classes of optimizers that continue with each other's state."""
 Difference = tuple[str, Any, Any]
 """Name of a setting, its value in the checkpoint, and its value now."""
 
@@ -70,3 +81,80 @@ def _tensors(weights: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
     other = [name for name in mine if name in weights and weights[name].shape != mine[name].shape]
     groups = {"it has no": missing, "it also has": extra, "it has another shape of": other}
     return ", ".join(f"{words} {names[0]} (1 of {len(names)})" for words, names in groups.items() if names)
+
+
+def follow_settings(updater: Any, trainer: Trainer) -> None:
+    """Use the settings of optimizers that have changed since the checkpoint, with one line for each optimizer.
+
+    Optimizers that the checkpoint does not contain, such as one written without a fit, keep their settings.
+
+    Args:
+        updater: The :class:`Updater` of the policy.
+        trainer: The Trainer that resumes.
+    """
+    loaded = [None] * len(updater.optimizers) if updater.loaded_settings is None else updater.loaded_settings
+    scheduled = {id(scheduler.optimizer) for scheduler in updater.schedulers}
+    for index, (optimizer, made, saved) in enumerate(zip(updater.optimizers, updater.settings, loaded, strict=False)):
+        is_by_config = updater.schedules.sets_learning_rate and index not in updater.unscheduled
+        schedule: Any = "scheduler" if id(optimizer) in scheduled else "config" if is_by_config else "none"
+        text = _changed_settings(optimizer, made, saved, schedule)
+        if text is not None and trainer.is_global_zero:
+            logger.warning("optimizer %d %s", index, text)
+
+
+def _changed_settings(
+    optimizer: Optimizer,
+    made: Settings,
+    saved: Settings | None,
+    schedule: Literal["none", "config", "scheduler"] = "none",
+) -> str | None:
+    """Use the settings that the program has changed since a checkpoint in an optimizer that was restored from it.
+
+    The other settings continue from the checkpoint, such as a learning rate that training has changed.
+
+    Args:
+        optimizer: Optimizer with the state and the settings of the checkpoint.
+        made: Its settings before the checkpoint was loaded.
+        saved: Its settings at the start of the run that wrote the checkpoint; None if an older version wrote it. Then
+            the settings of the checkpoint are used, because the changes of the program are unknown.
+        schedule: Source of the learning rate: nothing, ``learn.lr_scheduler``, or a scheduler that
+            ``configure_optimizers`` returned, which continues from the rate in the checkpoint.
+
+    Returns:
+        A message about the settings that differ, without the index of the optimizer; None if none differs.
+    """
+    now, was = made[0]["type"], (saved or made)[0]["type"]
+    if now != was and not {now, was} <= SHARED_STATE:
+        optimizer.state.clear()
+        for group, own in zip(optimizer.param_groups, made, strict=True):
+            group.pop("initial_lr", None)
+            group.update({name: value for name, value in own.items() if name not in ("type", "is_scheduled")})
+        return f"begins with the settings of this run and no state, because it is of type {now}, not {was}"
+    used, kept = [], []
+    loaded = settings_of(optimizer)
+    for place, (group, own, then) in enumerate(zip(optimizer.param_groups, made, saved or loaded, strict=True)):
+        where = f" of group {place}" if len(made) > 1 else ""
+        has_lost = schedule == "none" and "initial_lr" in group and not own["is_scheduled"]  # its schedule
+        for name in own.keys() & group.keys() - {"is_scheduled"}:
+            before = group["lr"] if name == "lr" and has_lost else then.get(name)
+            if own[name] == before:
+                continue
+            if (saved is None and not has_lost) or (name == "lr" and schedule == "scheduler"):
+                kept.append(f"{name}{where} {loaded[place][name]}, not {own[name]}")
+                continue
+            used.append(f"{name}{where} {own[name]}, not {before}")
+            group[name] = own[name]
+            if name == "lr":
+                group.pop("initial_lr", None)  # a schedule of the config begins with the new rate
+    if now != was:
+        used.append(f"type {now}, not {was}")
+    return _about(sorted(used), sorted(kept), saved is None)
+
+
+def _about(used: Sequence[str], kept: Sequence[str], is_older: bool) -> str | None:
+    reason = "an older version wrote it" if is_older else "a scheduler of configure_optimizers continues from it"
+    parts = [f"uses the settings of this run: {'; '.join(used)} of the checkpoint"] if used else []
+    parts += (
+        [f"continues with those of the checkpoint, because {reason}: {'; '.join(kept)} of this run"] if kept else []
+    )
+    return ", and ".join(parts) or None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from lightning_ding.config import moved, require
-from lightning_ding.model.encoder import is_image
-from lightning_ding.model.features import is_described
+from lightning_ding.config import MARK, deep_merge, moved, require, to_dict
+from lightning_ding.model.encoder import is_described, is_image
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.reward_model.config import RewardModelConfig
 from lightning_ding.utils.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
+CHANGED_BY: ContextVar[Callable[[Any, type], Any] | None] = ContextVar("CHANGED_BY", default=None)
+"""Function that changes the config of a policy of a class, set while policies are made of a file; otherwise None."""
 WITHOUT_SDE = moved(
     use_sde="ppo, a2c, sac, cql and tqc explore with state-dependent noise, and only with continuous actions",
 )
@@ -151,3 +153,9 @@ class PolicyConfig:
     """Options for evaluation."""
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     """The model of the rewards that the policy learns from."""
+
+
+def to_save(policy: Any) -> dict[str, Any]:
+    """Return the config of a policy as a checkpoint holds it: builtins, and ``cfg_type``."""
+    own: Mapping[str, Any] | None = vars(policy).get("_cfg")  # of a policy with a dict config
+    return {**(to_dict(policy.config) if own is None else deep_merge(own, {})), MARK: f"{type(policy).__name__}Dict"}

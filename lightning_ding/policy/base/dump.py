@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.policy.base.older_configs import to_save
+from lightning_ding.policy.base.config import to_save
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import rank_and_world_size
 

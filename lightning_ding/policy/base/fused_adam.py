@@ -22,8 +22,6 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from lightning_ding.utils import private_api
 
-STATE = ("exp_avg", "exp_avg_sq", "step")
-
 
 class AdamTensors(NamedTuple):
     """The tensors of P trained parameters, in their order."""
@@ -60,11 +58,12 @@ class FusedAdam:
         Args:
             gradients: The gradients of all parameters of the optimizer that have one, in order.
         """
-        tensors = self._current(gradients)
-        if tensors is None:
+        group, is_known = self.optimizer.param_groups[0], self._kernel is not None and can_step(self.optimizer)
+        is_whole = is_known and len(gradients) == len(group["params"])
+        tensors = self._current(group["params"]) if is_whole else None
+        if tensors is None:  # as for the first step, which makes the state
             self.optimizer.step()
             return
-        group = self.optimizer.param_groups[0]
         beta1, beta2 = group["betas"]
         with self._no_grad, self._without_denormals if group["eps"] >= SMALLEST_EPS else nullcontext():
             tensors.counts.add_(1)
@@ -84,31 +83,21 @@ class FusedAdam:
                 maximize=group["maximize"],
             )
 
-    def _current(self, gradients: list[Tensor]) -> AdamTensors | None:
-        """Return the tensors of the optimizer; None if it has to make the step itself, as it makes the first one."""
-        optimizer = self.optimizer
-        if self._kernel is None or not can_step(optimizer):
-            return None
-        parameters = optimizer.param_groups[0]["params"]
-        if len(gradients) != len(parameters):
-            return None
-        if self._tensors is None or not is_current(self._tensors, optimizer):
-            self._tensors = adam_tensors(optimizer, parameters)
+    def _current(self, parameters: list[Tensor]) -> AdamTensors | None:
+        """Return the tensors of the optimizer's state, in which a user may have replaced or removed some.
+
+        A loop over the values needs no function of Python for each parameter, as its hash does.
+        """
+        tensors, states = self._tensors, self.optimizer.state.values()
+        if tensors is None or len(states) != len(tensors.steps) or list(map(id, parameters)) != tensors.ids:
+            self._tensors = adam_tensors(self.optimizer, parameters)
+            return self._tensors
+        for state, first, second, step in zip(states, tensors.first, tensors.second, tensors.steps, strict=True):
+            is_same = state.get("exp_avg") is first and state.get("exp_avg_sq") is second and state.get("step") is step
+            if not is_same:
+                self._tensors = adam_tensors(self.optimizer, parameters)
+                break
         return self._tensors
-
-
-def is_current(tensors: AdamTensors, optimizer: Optimizer) -> bool:
-    """Return whether tensors are those of the optimizer's state, in which a user may replace or remove some.
-
-    A loop over the values needs no function of Python for each parameter, as its hash does.
-    """
-    states = optimizer.state.values()
-    if len(states) != len(tensors.steps) or list(map(id, tensors.parameters)) != tensors.ids:
-        return False
-    for state, first, second, step in zip(states, tensors.first, tensors.second, tensors.steps, strict=True):
-        if state.get("exp_avg") is not first or state.get("exp_avg_sq") is not second or state.get("step") is not step:
-            return False
-    return True
 
 
 def adam_tensors(optimizer: Optimizer, parameters: list[Tensor]) -> AdamTensors | None:
@@ -116,15 +105,19 @@ def adam_tensors(optimizer: Optimizer, parameters: list[Tensor]) -> AdamTensors 
 
     The numbers of steps in the optimizer's state are replaced by views of one tensor, so that they are counted at once.
     """
-    states = [optimizer.state.get(parameter) for parameter in parameters]
-    if not all(states) or len({(parameter.device, parameter.dtype) for parameter in parameters}) > 1:
-        return None
-    first, second, steps = ([state[name] for state in states] for name in STATE)  # type: ignore[index]
-    counts = torch.stack(steps)
-    for state, step in zip(states, counts.unbind(), strict=True):
-        state["step"] = step  # type: ignore[index]
-    views = [state["step"] for state in states]  # type: ignore[index]
-    return AdamTensors(parameters, first, second, views, counts, list(map(id, parameters)))
+    first, second, states = list[Tensor](), list[Tensor](), list[dict[str, Tensor]]()
+    for parameter in parameters:
+        state = optimizer.state.get(parameter)
+        if not state or (parameter.device, parameter.dtype) != (parameters[0].device, parameters[0].dtype):
+            return None
+        first.append(state["exp_avg"])
+        second.append(state["exp_avg_sq"])
+        states.append(state)
+    counts = torch.stack([state["step"] for state in states])
+    steps = list(counts.unbind())
+    for state, step in zip(states, steps, strict=True):
+        state["step"] = step
+    return AdamTensors(parameters, first, second, steps, counts, list(map(id, parameters)))
 
 
 SMALLEST = 5e-324  # a denormal number

@@ -38,7 +38,7 @@ class MissingNetwork(nn.Module):
 def no_network(policy: Any) -> str:
     """Return why a policy has no network, and how it gets one."""
     name = type(policy).__name__
-    if not policy._needs_model():
+    if not policy.needs_model:
         return f"{name} has no network, because its enable_field is {policy.enable_field}"
     section = policy._model_section()
     missing = " and ".join(f"model.{one}" for one in policy.shape_names if section[one] is None)

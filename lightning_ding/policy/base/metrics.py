@@ -57,7 +57,7 @@ class MeanMetrics:
         self._sums, self._counts = {}, {}
         if not sums:
             return {}
-        totals = torch.stack([total.float() for total in sums.values()]).tolist()
+        totals = torch.stack(list(map(Tensor.float, sums.values()))).tolist()
         return {name: total / counts[name] for name, total in zip(sums, totals, strict=True)}
 
     def flush_over_ranks(self) -> dict[str, float]:

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 OnNonFinite = Literal["raise", "warn", "skip_update"]
 MODES: tuple[OnNonFinite, ...] = ("raise", "warn", "skip_update")
 MAX_SKIPPED = 100  # steps of one optimizer in a row; a run that never recovers must end
+READ_AT_ONCE = ("cpu",)  # types of devices from which reading a number costs nothing
 MAX_UNSEEN = 16  # unchecked updates on a device; each of them keeps its minibatch
 
 
@@ -167,7 +168,8 @@ class NonFiniteGuard:
         Raises:
             NonFiniteError: If it may not, and the mode is "raise".
         """
-        if not self._looks_at_once(loss, optimizer):
+        can_wait = self.mode == "warn" or can_skip_on_device(optimizer)
+        if loss.device.type not in READ_AT_ONCE and can_wait:
             self._leave_it_to(optimizer, index, loss, gradients, norm)
             return True
         if norm is not None:
@@ -181,21 +183,17 @@ class NonFiniteGuard:
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
         return self._meet(self._current(index), loss.item(), size, self._first_bad(optimizer), is_exact=True)
 
-    def _looks_at_once(self, loss: Tensor, optimizer: Optimizer) -> bool:
-        can_wait = self.mode == "warn" or can_skip_on_device(optimizer)
-        return loss.device.type == "cpu" or not can_wait
-
     def _leave_it_to(
         self, optimizer: Any, index: int, loss: Tensor, gradients: list[Tensor], norm: Tensor | None
     ) -> None:
         if len(self._unseen) >= MAX_UNSEEN:
             self.look()
         value = loss.detach().clone()
-        found = (
-            self.stopped(loss.device)
-            if self.mode == "raise"
-            else torch.zeros((), dtype=torch.float32, device=loss.device)
-        )
+        found = torch.zeros((), dtype=torch.float32, device=loss.device)
+        if self.mode == "raise":  # all further steps are skipped until ``look``
+            if self._stopped is None or self._stopped.device != loss.device:
+                self._stopped = found
+            found = self._stopped
         note_non_finite([*gradients, value, *([] if norm is None else [norm])], found)
         self._unseen.append(_Unseen(self._current(index), found.clone(), value.reshape(1), (), self._learn))
         if self.mode != "warn":
@@ -214,12 +212,6 @@ class NonFiniteGuard:
                 if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
                     return names.get(id(parameter), "one that is not the policy's")
         return None
-
-    def stopped(self, device: torch.device) -> Tensor:
-        """Return whether all further steps are skipped until :meth:`look`, a scalar on the device, 0 or 1."""
-        if self._stopped is None or self._stopped.device != device:
-            self._stopped = torch.zeros((), dtype=torch.float32, device=device)
-        return self._stopped
 
     # ------------------------------------------------------------------ looking
 

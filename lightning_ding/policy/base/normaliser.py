@@ -10,8 +10,7 @@ Shapes: S transitions in the order in which they were collected, T steps, N envs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -19,16 +18,15 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding import nested
-from lightning_ding.rl import RunningMeanStd, RunningReturns
-from lightning_ding.rl.running import Moments, moments
+from lightning_ding.rl import RunningReturns
 
-CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
-EPSILON = 1e-8  # is added to a variance
+if TYPE_CHECKING:
+    from lightning_ding.policy.base.running_statistics import Part
+
 EPS = torch.finfo(torch.float32).eps
 LARGE, FEW_STEPS = 1000.0, 16  # size from which a standard deviation should have this many steps of single precision
-ESCAPES = str.maketrans({"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"})  # in keys that become names of statistics
 OBSERVATIONS, REWARDS = ("obs", "next_obs", "next_obs_1"), ("reward", "reward_1")  # entries of a transition
-OBS, REWARD = "obs", "reward"  # names of the statistics; those of an entry of a Dict are called obs:entry
+REWARD = "reward"  # name of the statistics of rewards
 
 
 class Normaliser(nn.Module):
@@ -100,13 +98,17 @@ class Normaliser(nn.Module):
         for name, is_asked, has in (("norm_obs", norm_obs, self.paths), ("norm_reward", norm_reward, self._has_reward)):
             if has and not is_asked:
                 raise ValueError(f"{name} must be True for a policy that was trained with it, got False")
-        found = _float_entries(observation_space) if norm_obs else {}
-        if norm_obs and not found:
+        self.keeps_double = False
+        if norm_obs:
+            from lightning_ding.policy.base.running_statistics import float_entries, space_at, statistics_name
+
+            found = float_entries(observation_space)
             allowed = "a Box of floats, or a Dict with one that is not called action_mask, with norm_obs"
-            raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
-        for path, shape in found.items():
-            self._add(statistics_name(path), shape)
-        self.keeps_double = any(_space_at(observation_space, path).dtype == np.float64 for path in found)
+            if not found:
+                raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
+            for path, shape in found.items():
+                self._add(statistics_name(path), shape)
+                self.keeps_double = self.keeps_double or space_at(observation_space, path).dtype == np.float64
         if norm_reward:
             self._add(REWARD, ())
         self.discount_factor = discount_factor
@@ -132,9 +134,13 @@ class Normaliser(nn.Module):
 
         If there are statistics, all entries of double precision become those of single precision.
         """
+        if not self.paths:
+            return obs
+        from lightning_ding.policy.base.running_statistics import replaced, single
+
         for name, path in self.paths.items():
-            obs = _replaced(obs, path, self._part(name))
-        return nested.apply(_single, obs) if self.paths else obs
+            obs = replaced(obs, path, self._part(name))
+        return nested.apply(single, obs)
 
     def normalise_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return transitions with normalised ``obs``, ``next_obs`` and ``reward``; any leading axes.
@@ -164,15 +170,16 @@ class Normaliser(nn.Module):
                 last call continues.
         """
         from lightning_ding.policy.base.rank_statistics import merge_over_ranks
+        from lightning_ding.policy.base.running_statistics import entry_at, finite_moments
 
         parts, found = [], []
         for name, path in self.paths.items():
             parts.append(self._part(name))
-            found.append(_finite_moments(_entry(transitions["obs"], path)))
+            found.append(finite_moments(entry_at(transitions["obs"], path)))
         if self._has_reward:
             parts.append(self._part(REWARD))
             reward, env_id, episode_id = (transitions[name] for name in ("reward", "env_id", "episode_id"))
-            found.append(_finite_moments(self._episodes.follow(reward, env_id, episode_id, self.discount_factor)))
+            found.append(finite_moments(self._episodes.follow(reward, env_id, episode_id, self.discount_factor)))
         merge_over_ranks(parts, found)
 
     def forget_episodes(self) -> None:
@@ -193,14 +200,16 @@ class Normaliser(nn.Module):
     def _has_reward(self) -> bool:
         return REWARD in self._modules
 
-    def _part(self, name: str) -> _Part:
-        return cast(_Part, self._modules[name])
+    def _part(self, name: str) -> Part:
+        return cast("Part", self._modules[name])
 
     def _add(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._modules:
-            self.add_module(name, _Part(shape))
+            from lightning_ding.policy.base.running_statistics import Part, path_of
+
+            self.add_module(name, Part(shape))
             if name != REWARD:
-                self.paths[name] = _path(name)
+                self.paths[name] = path_of(name)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         """Make what the state dict has statistics of and begin has not made, for ``nn.Module.load_state_dict``."""
@@ -209,51 +218,6 @@ class Normaliser(nn.Module):
                 name = key.removeprefix(prefix).removesuffix(".mean")
                 self._add(name, tuple(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-class _Part(RunningMeanStd):
-    """Statistics of one kind of numbers, and what they are shifted and scaled by, in single precision."""
-
-    shift: Tensor
-    scale: Tensor
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape)
-        self.register_buffer("shift", torch.zeros(shape), persistent=False)
-        self.register_buffer("scale", torch.ones(shape), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return numbers with mean 0 and standard deviation 1."""
-        self._follow(x)
-        shifted = (x - self.mean).float() if x.dtype == torch.float64 else x - self.shift
-        return (shifted * self.scale).clamp(-CLIP, CLIP)
-
-    def scaled(self, x: Tensor) -> Tensor:
-        """Return numbers divided by the standard deviation."""
-        self._follow(x)
-        return (x * self.scale).clamp(-CLIP, CLIP)
-
-    @torch.no_grad()
-    def merge(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
-        """Add numbers that are given by their moments."""
-        super().merge(*(moment.to(self.count.device) for moment in (count, mean, m2)))
-        self._renew()
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        self._renew()
-
-    def _follow(self, x: Tensor) -> None:
-        """Move to the device of the data, which may differ if statistics were loaded after the policy was moved."""
-        if self.shift.device != x.device:
-            self.to(x.device)
-
-    @torch.no_grad()
-    def _renew(self) -> None:
-        variance = self.m2 / self.count.clamp(min=1)
-        scale = torch.where(self.count > 0, (variance + EPSILON).rsqrt(), 1.0)
-        self.shift.copy_(self.mean)
-        self.scale.copy_(scale)
 
 
 def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
@@ -269,55 +233,3 @@ def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
                 "the checkpoint must hold the statistics of observations and rewards in the policy, got them in the "
                 f"state of its datamodule ({', '.join(statistics)}): it was written by an older version, train again"
             )
-
-
-def _finite_moments(x: Tensor) -> Moments:
-    """Return the moments of the finite items, leading axis S; a NaN or infinite number would stay forever."""
-    found = moments(x)
-    if bool(found[2].isfinite().all()):
-        return found
-    return moments(x[x.isfinite().reshape(len(x), -1).all(1)])
-
-
-def _float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """Return the shapes of what can be normalised in a space, by the keys that lead there."""
-    if isinstance(space, spaces.Tuple):
-        space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
-    if isinstance(space, spaces.Dict):
-        below = [_float_entries(part, (*path, name)) for name, part in space.spaces.items()]
-        return {found: shape for entries in below for found, shape in entries.items()}
-    is_float = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
-    is_mask = bool(path) and path[-1] == "action_mask"
-    return {path: tuple(cast(spaces.Box, space).shape)} if is_float and not is_mask else {}
-
-
-def _space_at(space: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        space = space.spaces[int(key)] if isinstance(space, spaces.Tuple) else space.spaces[key]
-    return space
-
-
-def _single(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.float64 else x
-
-
-def _entry(obs: Any, path: tuple[str, ...]) -> Tensor:
-    for key in path:
-        obs = obs[key]
-    return cast(Tensor, obs)
-
-
-def _replaced(obs: Any, path: tuple[str, ...], function: nn.Module) -> Any:
-    if not path:
-        return function(obs)
-    return {**obs, path[0]: _replaced(obs[path[0]], path[1:], function)}
-
-
-def statistics_name(path: tuple[str, ...]) -> str:
-    """Return the name of a submodule for keys that may hold anything: ``obs:camera:depth``."""
-    return ":".join([OBS, *(key.translate(ESCAPES) for key in path)])
-
-
-def _path(name: str) -> tuple[str, ...]:
-    """Return the keys that :func:`statistics_name` was given."""
-    return tuple(map(unquote, name.split(":")[1:]))

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lightning_ding.config import MARK, deep_merge, require, to_dict
+from lightning_ding.config import MARK, require
 
 IN_EVERY_SAVED = {
     "model": {"obs_shape", "action_shape", "encoder_hidden_size_list", "activation"},
@@ -21,12 +21,6 @@ IN_EVERY_SAVED = {
     "eval": {"evaluator"},
 }
 """Keys that every saved config of an older version has, by section."""
-
-
-def to_save(policy: Any) -> dict[str, Any]:
-    """Return the config of a policy as a checkpoint holds it: builtins, and ``cfg_type``."""
-    own: Mapping[str, Any] | None = vars(policy).get("_cfg")  # of a policy with a dict config
-    return {**(to_dict(policy.config) if own is None else deep_merge(own, {})), MARK: f"{type(policy).__name__}Dict"}
 
 
 def renewed(config_class: type, cfg: Any) -> Any:

@@ -99,7 +99,6 @@ class ConfiguredSchedulers:
         """Schedulers to step after an update, by the index of their optimizer."""
         self.per_epoch: list[LRSchedulerConfig] = []
         """Schedulers to step after an epoch."""
-        places = {id(optimizer): place for place, optimizer in enumerate(optimizers)}
         for config in self.configs:
             scheduler, name = config.scheduler, type(config.scheduler).__name__
             if isinstance(scheduler, ReduceLROnPlateau):
@@ -111,10 +110,10 @@ class ConfiguredSchedulers:
             require(config.interval in ("step", "epoch"), "interval", f'"step" or "epoch" for {name}', config.interval)
             require(config.frequency >= 1, "frequency", f">= 1 for {name}", config.frequency)
             optimizer: Any = getattr(scheduler, "optimizer", None)
-            found = id(optimizer) in places
-            require(found, f"the optimizer of {name}", "one that configure_optimizers returns", optimizer)
+            places = [place for place, one in enumerate(optimizers) if one is optimizer]
+            require(bool(places), f"the optimizer of {name}", "one that configure_optimizers returns", optimizer)
             if config.interval == "step":
-                self.per_update.setdefault(places[id(optimizer)], []).append(config)
+                self.per_update.setdefault(places[-1], []).append(config)
             else:
                 self.per_epoch.append(config)
 
@@ -168,10 +167,15 @@ def check_optimizers(module: LightningModule, optimizers: Sequence[Any], number:
     name = f"configure_optimizers of {type(module).__name__}"
     kinds = [type(optimizer).__name__ for optimizer in optimizers]
     require(len(optimizers) == number, name, f"one that returns {number}, one for each loss", kinds)
-    owned = {id(parameter) for parameter in module.parameters()}
+    owned = set(map(id, module.parameters()))
     for optimizer in optimizers:
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        require(bool(trained & owned), name, "one that returns optimizers of the policy's parameters", kinds)
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        require(
+            not owned.isdisjoint(map(id, trained)),
+            name,
+            "one that returns optimizers of the policy's parameters",
+            kinds,
+        )
         closure = "one without LBFGS, which needs the loss several times in a step"
         require(not isinstance(optimizer, LBFGS), name, closure, kinds)
 
@@ -188,8 +192,6 @@ def warn_of_epochs_without_trainer(configs: Sequence[LRSchedulerConfig]) -> None
 
 Settings = list[dict[str, Any]]
 """The settings of each group of an optimizer, its class as ``type``, and whether a scheduler sets its rate."""
-SHARED_STATE = {"Adam", "AdamW"}
-"""Classes of optimizers that continue with each other's state."""
 
 
 def settings_of(optimizer: Optimizer) -> Settings:
@@ -203,61 +205,3 @@ def settings_of(optimizer: Optimizer) -> Settings:
                 own[name] = value
         found.append(own | ({"lr": group["initial_lr"]} if "initial_lr" in group else {}))
     return found
-
-
-def follow_settings(
-    optimizer: Optimizer,
-    made: Settings,
-    saved: Settings | None,
-    schedule: Literal["none", "config", "scheduler"] = "none",
-) -> str | None:
-    """Use the settings that the program has changed since a checkpoint in an optimizer that was restored from it.
-
-    The other settings continue from the checkpoint, such as a learning rate that training has changed.
-
-    Args:
-        optimizer: Optimizer with the state and the settings of the checkpoint.
-        made: Its settings before the checkpoint was loaded.
-        saved: Its settings at the start of the run that wrote the checkpoint; None if an older version wrote it. Then
-            the settings of the checkpoint are used, because the changes of the program are unknown.
-        schedule: Source of the learning rate: nothing, ``learn.lr_scheduler``, or a scheduler that
-            ``configure_optimizers`` returned, which continues from the rate in the checkpoint.
-
-    Returns:
-        A message about the settings that differ, without the index of the optimizer; None if none differs.
-    """
-    now, was = made[0]["type"], (saved or made)[0]["type"]
-    if now != was and not {now, was} <= SHARED_STATE:
-        optimizer.state.clear()
-        for group, own in zip(optimizer.param_groups, made, strict=True):
-            group.pop("initial_lr", None)
-            group.update({name: value for name, value in own.items() if name not in ("type", "is_scheduled")})
-        return f"begins with the settings of this run and no state, because it is of type {now}, not {was}"
-    used, kept = [], []
-    loaded = settings_of(optimizer)
-    for place, (group, own, then) in enumerate(zip(optimizer.param_groups, made, saved or loaded, strict=True)):
-        where = f" of group {place}" if len(made) > 1 else ""
-        has_lost = schedule == "none" and "initial_lr" in group and not own["is_scheduled"]  # its schedule
-        for name in own.keys() & group.keys() - {"is_scheduled"}:
-            before = group["lr"] if name == "lr" and has_lost else then.get(name)
-            if own[name] == before:
-                continue
-            if (saved is None and not has_lost) or (name == "lr" and schedule == "scheduler"):
-                kept.append(f"{name}{where} {loaded[place][name]}, not {own[name]}")
-                continue
-            used.append(f"{name}{where} {own[name]}, not {before}")
-            group[name] = own[name]
-            if name == "lr":
-                group.pop("initial_lr", None)  # a schedule of the config begins with the new rate
-    if now != was:
-        used.append(f"type {now}, not {was}")
-    return _about(sorted(used), sorted(kept), saved is None)
-
-
-def _about(used: Sequence[str], kept: Sequence[str], is_older: bool) -> str | None:
-    reason = "an older version wrote it" if is_older else "a scheduler of configure_optimizers continues from it"
-    parts = [f"uses the settings of this run: {'; '.join(used)} of the checkpoint"] if used else []
-    parts += (
-        [f"continues with those of the checkpoint, because {reason}: {'; '.join(kept)} of this run"] if kept else []
-    )
-    return ", and ".join(parts) or None

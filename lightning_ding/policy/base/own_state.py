@@ -49,7 +49,7 @@ class OwnState:
         """Take note of the attributes that the code has made, once, before training or a checkpoint changes them."""
         if self._made is None:
             coded, _ = self._encode()
-            self._made = _digests(coded)
+            self._made = _digests(coded) if coded else {}
 
     def missing(self) -> list[str]:
         """Return descriptions of attributes that a checkpoint cannot contain."""
@@ -138,14 +138,19 @@ class OwnState:
         for path, module in self._policy.named_modules():
             if module is self._policy or not _is_of_package(type(module)):
                 others = self._others_of(module)
-                found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
+                for name, value in vars(module).items():
+                    if name not in others:
+                        found[f"{path}:{name}"] = value
         return found
 
     def _others_of(self, module: nn.Module) -> frozenset[str]:
         """Return the names of attributes of the policy or of a network that are not those of the user's classes."""
-        if module is self._policy:
-            return names_of_package(type(module)) | _memory_of(module)
-        return names_of_modules()
+        if module is not self._policy:
+            return names_of_modules()
+        names, memory = names_of_package(cast(Hashable, type(module))), cast(Any, module).new_memory
+        if _is_of_package(memory):  # collect_memory saves it
+            names = names.union(memory("collect"), memory("eval"))
+        return names
 
     def _place_of(self, key: str) -> tuple[nn.Module, str]:
         """Return the policy or the network that an attribute in a file belongs to, and the name of the attribute.
@@ -165,8 +170,8 @@ class OwnState:
 
     def _known(self) -> list[Any]:
         """Return objects whose state is saved elsewhere, which attributes may refer to."""
-        policy = self._policy
-        others = [value for name, value in vars(policy).items() if name in names_of_package(type(policy))]
+        policy, names = self._policy, names_of_package(cast(Hashable, type(self._policy)))
+        others = [value for name, value in vars(policy).items() if name in names]
         mutable = [one for one in others if not isinstance(one, (type(None), bool, int, float, str, tuple))]
         optimizers = [*policy.updater.optimizers, *policy.updater.made[0], *policy.updater.schedulers]
         trainer = attached_trainer(policy)
@@ -190,18 +195,9 @@ def _is_code(member: Any) -> bool:
 
 
 def _digests(coded: Mapping[str, Coded]) -> dict[str, bytes]:
-    if not coded:
-        return {}
     from lightning_ding.policy.base.attribute_codec import digest
 
     return {name: digest(one) for name, one in coded.items()}
-
-
-def _memory_of(policy: Any) -> frozenset[str]:
-    """Return the attributes that hold the memory of a policy of this package, which ``collect_memory`` saves."""
-    if not _is_of_package(type(policy).new_memory):
-        return frozenset()
-    return frozenset(policy.new_memory("collect")) | frozenset(policy.new_memory("eval"))
 
 
 @functools.cache
@@ -210,13 +206,9 @@ def names_of_modules() -> frozenset[str]:
     return frozenset(vars(nn.Module()))
 
 
+@functools.cache
 def names_of_package(kind: type) -> frozenset[str]:
     """Return the attributes of a policy of some class that methods of this package, Lightning and torch assign."""
-    return _names_of_package(cast(Hashable, kind))
-
-
-@functools.cache
-def _names_of_package(kind: type) -> frozenset[str]:
     found = set(vars(LightningModule())) | {"_hparams_initial", "_hparams_name"}  # set by a function of Lightning
     for base in kind.__mro__:
         if _is_of_package(base):

@@ -17,23 +17,23 @@ from easydict import EasyDict
 from gymnasium import spaces
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from typing_extensions import Self
 
-from lightning_ding.config import ConfigLike, read_only, resolve, to_dict, to_easydict
+from lightning_ding.config import MARK, ConfigLike, read_only, resolve, to_dict
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import saved_state
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.attributes import AttributesAndModes
-from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.config import CHANGED_BY, PolicyConfig, to_save
 from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
-from lightning_ding.policy.base.older_configs import renewed, to_save
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
-from lightning_ding.utils.foreign import foreign
+from lightning_ding.utils.foreign import POLICY_NAMES, foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
+from lightning_ding.utils.private_api import only_on_class
 from lightning_ding.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
-@saved_state.reads_data_only
 class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
@@ -86,10 +85,12 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.config: ConfigT = self._read_config(saved_state.as_data(cfg, type(self)))
+        change = CHANGED_BY.get()  # of a policy that is made of a file
+        self.config: ConfigT = self._read_config(cfg if change is None else change(cfg, type(self)))
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)
+        self.needs_model = bool(set(self.enable_field) - {"command"})
         self.progress = Progress()
         self.metrics, self.collect_metrics = MeanMetrics(), MeanMetrics()  # of updates, and of _forward_collect
         self.normaliser = Normaliser()  # switched on by norm_obs and norm_reward of a datamodule
@@ -104,11 +105,15 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         self._is_built = self._hands_over = self.has_loaded_weights = False  # weights without their counters
         self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
-        if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
+        if model is not None or not self.needs_model or None not in map(section.get, self.shape_names):
             self._initialise(model)
 
     def _read_config(self, cfg: ConfigLike[ConfigT]) -> ConfigT:
-        return cast(ConfigT, resolve(self.config_class, renewed(self.config_class, cfg)))
+        if isinstance(cfg, Mapping) and {"compile", MARK} & cfg.keys():  # which every saved config has
+            from lightning_ding.policy.base.older_configs import renewed
+
+            cfg = renewed(self.config_class, cfg)
+        return cast(ConfigT, resolve(self.config_class, cfg))
 
     def _init_learn(self) -> None:
         """Make what learning needs: target networks, and one optimizer for each loss in ``self.updater.optimizers``."""
@@ -120,11 +125,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     def _init_collect(self) -> None:
         """Make what collecting needs in addition to the model."""
 
-    def _init_eval(self) -> None:
-        """Make what evaluating needs in addition to the model."""
-
-    def _init_command(self) -> None:
-        """Make what the command mode needs."""
+    _init_eval = _init_command = _init_collect  # what the other modes need
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Make one update from a minibatch of :meth:`prepare`; return detached tensors to report.
@@ -165,9 +166,9 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         ``output`` is what ``_forward_collect`` returned for the observations, and ``timestep`` the result of the envs'
         step, whose ``next_obs`` is the final observation at an episode's end.
         """
-        names = ("reward", "next_obs", "terminated", "truncated")
         action = self.action_start.from_env(output["action"])
-        return {"obs": obs, "action": action, **{name: getattr(timestep, name) for name in names}}
+        ends = {"terminated": timestep.terminated, "truncated": timestep.truncated}
+        return {"obs": obs, "action": action, "reward": timestep.reward, "next_obs": timestep.next_obs, **ends}
 
     def _get_train_sample(self, transitions: Any) -> Any:
         """Return the samples to store for collected transitions; here the transitions themselves."""
@@ -221,16 +222,9 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
             known = getattr(type(self), name, None)
             if isinstance(known, property):  # the error is not that the policy lacks it, but one inside of it
                 return known.__get__(self)  # type: ignore[no-any-return]
-            if not name.startswith("_") or name.startswith("__"):
+            if name not in POLICY_NAMES:
                 raise
         return cast(nn.Module, foreign("policies.names").named(self, name))
-
-    @classmethod
-    def default_config(cls) -> EasyDict:
-        """Return the defaults as a new ``EasyDict``; raise RuntimeError on a base class, which has none."""
-        if not hasattr(cls, "config_class"):
-            raise RuntimeError(f"{cls.__name__} is a base class and has no default config")
-        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
 
     @property
     def cfg(self) -> EasyDict:
@@ -266,7 +260,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         build_for_trainer(self, self._action_selector)
 
     def _initialise(self, model: nn.Module | None) -> None:
-        if self._needs_model():
+        if self.needs_model:
             self.model = create_model(self._model_cfg()) if model is None else model
             self._init_spaces()
         self._in_eval_mode = self._action_selector.use(self.model)
@@ -281,9 +275,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def _model_section(self) -> dict[str, Any]:
         return to_dict(cast(Any, self.config).model)
-
-    def _needs_model(self) -> bool:
-        return any(field != "command" for field in self.enable_field)
 
     def cur_lr(self) -> float:
         """Return the current learning rate of the first optimizer."""
@@ -398,10 +389,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         self.learner.load_network_state(state)
         self.updater.load_state_dict(state)
 
-    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
-        foreign("checkpoint").load_ding_checkpoint(self, path)
-
     def scheduled_values(self) -> dict[str, float]:
         """Return the current scheduled weights of the loss, by their names in ``learn``."""
         return self.updater.schedules.values
@@ -440,12 +427,42 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         """Log the episodes of a test (Lightning hook); see :func:`log_episodes`."""
         log_episodes(self, "test", batch)
 
+    @only_on_class
+    def load_from_checkpoint(
+        cls,  # noqa: N805 - the decorator makes it a class method
+        /,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Return the policy of a checkpoint, without importing or calling anything that the file names.
+
+        The arguments are those of Lightning's method. Further arguments are those of the constructor, and replace those
+        in the file; a mapping ``cfg`` is merged over the config in the file, so that it only needs what changes.
+        ``weights_only=False`` runs code that the file holds: pass it only for a file that you wrote.
+
+        Raises:
+            NotRegisteredError: If the config names a class that is not registered, maybe of a module to import.
+            UnpicklingError: If the file contains other objects than tensors and builtins.
+        """
+        from lightning_ding.policy.base.saved_state import load_policy
+
+        kwargs |= {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only}
+        return cast(Self, load_policy(super().load_from_checkpoint, checkpoint_path, map_location, **kwargs))
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters and the spaces (Lightning hook)."""
+        from lightning_ding.policy.base import saved_state
+
         saved_state.save(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters and the spaces (Lightning hook)."""
+        from lightning_ding.policy.base import saved_state
+
         saved_state.load(self, checkpoint)
 
     def teardown(self, stage: str) -> None:
@@ -456,10 +473,16 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
         state: dict[str, Any] = super().state_dict(*args, **kwargs)
-        return state | saved_state.hand_over(self) if self._hands_over else state
+        if self._hands_over:
+            from lightning_ding.policy.base.saved_state import hand_over
+
+            state = state | hand_over(self)
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
+        from lightning_ding.policy.base import saved_state
+
         return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
 

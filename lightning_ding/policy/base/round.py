@@ -167,7 +167,9 @@ class RoundLearner:
                 text = "the rounds of %s cannot be measured, so symptoms of its networks and data are not found: %s: %s"
                 logger.warning(text, type(policy).__name__, type(error).__name__, error)
             return {}
-        return {name: value for name, value in found.items() if name not in report}  # which is of every update
+        for name in found.keys() & report.keys():  # which is of every update
+            del found[name]
+        return found
 
     def update_and_check(self, data: Any) -> dict[str, Any]:
         """Make one update of the policy, and check at once whether it was finite, which waits for the device."""

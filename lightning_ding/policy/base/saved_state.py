@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any
 
 from lightning_ding.config import MARK, nearest, require, to_dict
+from lightning_ding.policy.base.config import CHANGED_BY, to_save
 from lightning_ding.policy.base.normaliser import check_holds_statistics
-from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
+from lightning_ding.policy.base.older_configs import check_meaning, renewed
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
 from lightning_ding.registry import NotRegisteredError, ask_for, not_imported, only_imported
-from lightning_ding.utils.private_api import INSTANTIATOR, only_on_class
+from lightning_ding.utils.private_api import INSTANTIATOR
 
 SPACES = "env_spaces"
 """Key of the observation and the action space of one env in a checkpoint."""
@@ -35,49 +35,41 @@ SEED = "seed_everything"
 
 logger = logging.getLogger(__name__)
 
-PolicyClass = TypeVar("PolicyClass", bound=type)
-_LEFT_OUT: ContextVar[dict[str, str] | None] = ContextVar("_LEFT_OUT", default=None)
-"""Modules that a file names and that are not imported, by their dotted paths; None unless a file is being loaded."""
-
-_CHANGES: ContextVar[Mapping[str, Any] | None] = ContextVar("_CHANGES", default=None)
-"""Changes of ``load_from_checkpoint`` to the config of a file; None means none."""
-
 
 @contextmanager
-def config_of_file() -> Iterator[None]:
+def config_of_file(changes: Mapping[str, Any] | None = None, is_data: bool = True) -> Iterator[None]:
     """Treat the configs of policies that are made in this block as the content of a file.
+
+    Args:
+        changes: Changes that are merged over the config of the file; None for none.
+        is_data: Whether modules that the config names are left out unless the program has imported them.
 
     Raises:
         NotRegisteredError: Naming the modules that are not imported, if a class that the config names is missing.
     """
     left_out: dict[str, str] = {}
-    token = _LEFT_OUT.set(left_out)
+
+    def changed_by(cfg: Any, policy_class: type) -> Any:
+        if is_data:
+            left_out.update(not_imported(cfg))
+            cfg = only_imported(cfg)
+        if changes is None:
+            return cfg
+        config_class = getattr(policy_class, "config_class", None)
+        saved: dict[str, Any] = dict(cfg or {})
+        if config_class is not None:  # what an older version saved must be translated before the changes are merged
+            saved = {**renewed(config_class, saved), MARK: saved.get(MARK, policy_class.__name__)}
+        return _changed(saved, changes)
+
+    token = CHANGED_BY.set(changed_by)
     try:
         yield
     except NotRegisteredError as error:
         raise NotRegisteredError("; ".join([error.args[0], *([ask_for(left_out)] if left_out else [])])) from error
     finally:
-        _LEFT_OUT.reset(token)
+        CHANGED_BY.reset(token)
     if left_out:
         logger.warning("%s (the policy acts without it)", ask_for(left_out))
-
-
-def as_data(cfg: Any, policy_class: type) -> Any:
-    """Return the config of a new policy, if it is that of a file without the modules that are not imported.
-
-    The changes that ``load_from_checkpoint`` got are merged over it.
-    """
-    left_out, changes = _LEFT_OUT.get(), _CHANGES.get()
-    if left_out is not None:
-        left_out |= not_imported(cfg)
-        cfg = only_imported(cfg)
-    if changes is None:
-        return cfg
-    config_class = getattr(policy_class, "config_class", None)
-    saved: dict[str, Any] = dict(cfg or {})
-    if config_class is not None:  # what is of an older version must be translated before the changes, which are not
-        saved = {**renewed(config_class, saved), MARK: saved.get(MARK, policy_class.__name__)}
-    return _changed(saved, changes)
 
 
 def _changed(cfg: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,52 +83,20 @@ def _changed(cfg: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-@contextmanager
-def _changing(changes: Mapping[str, Any] | None) -> Iterator[None]:
-    """Merge changes over the config of the policy that is made in this block."""
-    token = _CHANGES.set(changes)
-    try:
-        yield
-    finally:
-        _CHANGES.reset(token)
+def load_policy(load: Callable[..., Any], *args: Any, cfg: Any = None, **kwargs: Any) -> Any:
+    """Return the policy of a checkpoint; see :meth:`Policy.load_from_checkpoint`.
 
-
-def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
-    """Make ``load_from_checkpoint`` of a class treat a checkpoint as data, as a decorator."""
-    owner: Any = policy_class
-
-    def load_from_checkpoint(
-        cls: Any,
-        /,
-        checkpoint_path: Any,
-        map_location: Any = None,
-        hparams_file: Any = None,
-        strict: bool | None = None,
-        weights_only: bool | None = True,
-        **kwargs: Any,
-    ) -> Any:
-        """Return the policy of a checkpoint, without importing or calling anything that the file names.
-
-        The arguments are those of Lightning's method. Further arguments are those of the constructor, and replace those
-        in the file; a mapping ``cfg`` is merged over the config in the file, so that it only needs what changes.
-        ``weights_only=False`` runs code that the file holds: pass it only for a file that you wrote.
-
-        Raises:
-            NotRegisteredError: If the config in the file names a class that is not registered; the message names the
-                modules of the config that the program has not imported.
-            UnpicklingError: If the file contains other objects than tensors and builtins.
-        """
-        cfg = kwargs.pop("cfg", None)
-        changes = cfg if cfg is None or isinstance(cfg, Mapping) else to_dict(cfg)
-        is_of_user = hparams_file is not None
-        given = {**kwargs, "weights_only": weights_only is not False}
-        given[INSTANTIATOR] = None  # otherwise Lightning calls a function that the file names
-        with nullcontext() if is_of_user else config_of_file(), _changing(changes):
-            load = super(owner, cls).load_from_checkpoint
-            return load(checkpoint_path, map_location, hparams_file, strict, **given)
-
-    owner.load_from_checkpoint = only_on_class(load_from_checkpoint)
-    return policy_class
+    Args:
+        load: Lightning's method of the policy's class.
+        args: Its positional arguments.
+        cfg: Changes to the config, a mapping or a config dataclass; None for none.
+        kwargs: Its other arguments, among them ``hparams_file`` and ``weights_only``.
+    """
+    changes = cfg if cfg is None or isinstance(cfg, Mapping) else to_dict(cfg)
+    options = {**kwargs, "weights_only": kwargs["weights_only"] is not False}
+    options[INSTANTIATOR] = None  # otherwise Lightning calls a function that the file names
+    with config_of_file(changes, is_data=kwargs["hparams_file"] is None):  # a file of hyper-parameters is the user's
+        return load(*args, **options)
 
 
 def save(policy: Any, checkpoint: dict[str, Any]) -> None:

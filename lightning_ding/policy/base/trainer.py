@@ -14,11 +14,9 @@ counters as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gymnasium import spaces
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -89,14 +87,6 @@ class SilentProfiler(PassThroughProfiler):
 _NOTHING = nullcontext()
 
 
-def spaces_of(trainer: Trainer | None) -> tuple[spaces.Space[Any], spaces.Space[Any]] | None:
-    """Return the observation and action space of one env of a Trainer's datamodule, if it has envs."""
-    datamodule = trainer.datamodule if trainer is not None else None  # type: ignore[attr-defined]
-    if not isinstance(datamodule, HasSpaces):
-        return None
-    return datamodule.single_observation_space, datamodule.single_action_space
-
-
 def check_callbacks(trainer: Trainer) -> None:
     """Raise for the first callback that cannot work.
 
@@ -107,20 +97,16 @@ def check_callbacks(trainer: Trainer) -> None:
     for callback in callbacks:
         if isinstance(callback, OnExceptionCheckpoint):
             callbacks.remove(callback)  # it would replace this error by another one
-        name, advice = _judge(callback)
-        if advice is not None:
+        refused: dict[str, str] = {}
+        for kind, advice in REFUSED_CALLBACKS.items():
+            if isinstance(callback, kind):
+                refused[type(callback).__name__] = advice
+        for option, default in CHECKPOINT_DEFAULTS.items() if isinstance(callback, ModelCheckpoint) else ():
+            value = checkpoint_option(callback, option, default)
+            if value != default:
+                refused[f"{type(callback).__name__}({option}={value!r})"] = CHECKPOINT_TIMES
+        for name, advice in refused.items():
             raise ValueError(f"{name} cannot work with a reinforcement-learning policy: {advice}")
-
-
-def _judge(callback: Callback) -> tuple[str, str | None]:
-    """Return the name of a callback, and what to use in its place if it cannot work."""
-    name = type(callback).__name__
-    options = CHECKPOINT_DEFAULTS if isinstance(callback, ModelCheckpoint) else {}
-    for option, default in options.items():
-        value = checkpoint_option(callback, option, default)
-        if value != default:
-            return f"{name}({option}={value!r})", CHECKPOINT_TIMES
-    return name, next((advice for kind, advice in REFUSED_CALLBACKS.items() if isinstance(callback, kind)), None)
 
 
 _CLIPPING = "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config"
@@ -191,12 +177,14 @@ def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
     """
     precision = trainer.precision_plugin
     plain = type(precision) is Precision or (type(precision) is MixedPrecision and precision.scaler is None)
-    hooked = any(is_overridden(hook, module, parent=LightningModule) for hook in HOOKS) or any(
-        is_overridden(hook, callback, parent=Callback)
-        for hook in HOOKS
-        for callback in trainer.callbacks  # type: ignore[attr-defined]
-    )
-    return plain and not hooked and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
+    called: Any = trainer  # connectors set some of its attributes
+    for hook in HOOKS:
+        for callback in called.callbacks:
+            if is_overridden(hook, callback, parent=Callback):
+                return False
+        if is_overridden(hook, module, parent=LightningModule):
+            return False
+    return plain and isinstance(called.profiler, PassThroughProfiler)
 
 
 def announce_zero_grad(trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
@@ -229,15 +217,6 @@ def is_forked_rank(module: LightningModule) -> bool:
     return trainer is not None and is_forked(trainer)
 
 
-def acting_precision(trainer: Trainer | None) -> Callable[[], AbstractContextManager[None]]:
-    """Return the function that makes the context in which a network acts: under mixed precision, that of learning.
-
-    Otherwise the probabilities of actions would be those of a slightly different network than the one that learns.
-    """
-    precision = None if trainer is None else trainer.precision_plugin
-    return precision.forward_context if isinstance(precision, MixedPrecision) else nullcontext
-
-
 def attached_trainer(module: LightningModule) -> Trainer | None:
     """Return the Trainer of a module, or None when it is used without one."""
     try:
@@ -249,13 +228,16 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
 def build_for_trainer(policy: Any, action_selector: Any) -> None:
     """Build the network of a policy from the spaces of its Trainer's datamodule, and act in the Trainer's precision.
 
+    In another precision, the probabilities of actions would be those of a slightly different network than the one that
+    learns.
+
     Raises:
         RuntimeError: If neither the config nor a datamodule provides the spaces.
     """
-    trainer = attached_trainer(policy)
-    action_selector.precision = acting_precision(trainer)
-    env_spaces = spaces_of(trainer)
-    if env_spaces is not None:
-        policy.build(*env_spaces)
+    trainer: Any = attached_trainer(policy)
+    precision, data = getattr(trainer, "precision_plugin", None), getattr(trainer, "datamodule", None)
+    action_selector.precision = precision.forward_context if isinstance(precision, MixedPrecision) else nullcontext
+    if isinstance(data, HasSpaces):
+        policy.build(data.single_observation_space, data.single_action_space)
     elif not policy.is_built:
         raise RuntimeError(no_network(policy))

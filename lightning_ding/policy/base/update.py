@@ -6,10 +6,8 @@ Shapes: U updates, B batch, P parameters.
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -28,7 +26,6 @@ from lightning_ding.policy.base.optimizers import (
     ConfiguredSchedulers,
     Settings,
     check_optimizers,
-    follow_settings,
     read_configuration,
     settings_of,
     warn_of_epochs_without_trainer,
@@ -47,10 +44,6 @@ from lightning_ding.utils.schedules import ScheduledValues
 
 if TYPE_CHECKING:
     from lightning_ding.policy.base.compile import Compiler, Differentiated, LossFunction
-
-logger = logging.getLogger(__name__)
-
-Batch = dict[str, Any]
 
 
 class Updater:
@@ -114,7 +107,12 @@ class Updater:
         clip = self.clip if clip is None else clip
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
-        made = self._differentiate_compiled(self._compiler, loss, batch, index) if self._compiler is not None else None
+        made: Differentiated | None = None
+        if self._compiler is not None:
+            self.take_optimizers()
+            groups, is_direct = self.optimizers[index].param_groups, self.fitting_trainer() is None
+            parameters = [one for group in groups for one in group["params"] if one.requires_grad]
+            made = self._compiler.differentiate(loss, batch, parameters, is_direct or self.steps_directly)
         if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
@@ -125,21 +123,17 @@ class Updater:
         return report
 
     def step(self, loss: Tensor, index: int = 0, clip: GradClip = NO_CLIP, norm: Tensor | None = None) -> Tensor | None:
-        """Make one optimisation step.
+        """Make one optimisation step, and return the norm of the gradient before clipping, or None if it is not known.
 
         DDP's reducer expects one backward for each call of ``training_step`` that reaches every parameter; an update
         here is one of many and may belong to one loss of several. The backward pass therefore runs with the reducer
-        off, and the gradients of this optimizer are averaged in one flat all-reduce. They are clipped after it, so that
-        all ranks clip the gradient of the whole batch.
+        off, and the gradients of this optimizer are averaged in one flat all-reduce, before they are clipped.
 
         Args:
             loss: A scalar.
             index: Index of the optimizer that steps.
             clip: How the gradient is clipped.
             norm: The norm of the gradient if it was already computed, which ``grad`` then holds; None computes it.
-
-        Returns:
-            The norm of the gradient before clipping, a scalar, or None if it is not known.
 
         Raises:
             NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
@@ -171,17 +165,17 @@ class Updater:
         return norm
 
     def _backward(self, loss: Tensor, optimizer: Optimizer, parameters: list[Tensor], trainer: Trainer | None) -> None:
-        is_direct = trainer is None or self.steps_directly
-        if trainer is not None and not is_direct:
+        differentiate: Any = backward
+        if trainer is not None and not self.steps_directly:
             announce_zero_grad(trainer, self._policy, optimizer)
+            differentiate = self._policy.manual_backward
         for parameter in parameters:
             parameter.grad = None
-        strategy: Any = trainer.strategy if trainer is not None and self._has_reducer else None
-        with nullcontext() if strategy is None else strategy.block_backward_sync():
-            if is_direct:
-                backward(loss, parameters)
-            else:
-                self._policy.manual_backward(loss, inputs=parameters)
+        if trainer is None or not self._has_reducer:
+            differentiate(loss, inputs=parameters)
+        else:
+            with cast(ParallelStrategy, trainer.strategy).block_backward_sync():
+                differentiate(loss, inputs=parameters)
 
     def _step_optimizer(self, optimizer: Any, index: int, gradients: list[Tensor], trainer: Trainer | None) -> None:
         if trainer is not None and not self.steps_directly:
@@ -194,15 +188,6 @@ class Updater:
                 count_optimizer_step(trainer)
         optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
         torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
-
-    def _differentiate_compiled(
-        self, compiler: Compiler, loss: LossFunction, batch: Batch, index: int
-    ) -> Differentiated | None:
-        self.take_optimizers()
-        is_direct = self.fitting_trainer() is None or self.steps_directly
-        groups = self.optimizers[index].param_groups
-        parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-        return compiler.differentiate(loss, batch, parameters, is_direct)
 
     @property
     def compiles(self) -> bool:
@@ -221,7 +206,7 @@ class Updater:
 
     def note_settings(self, trainer: Trainer) -> None:
         """Take note of the settings of the Trainer's optimizers, before those of a checkpoint replace them."""
-        self.settings = [settings_of(optimizer) for optimizer in trainer.optimizers]
+        self.settings = list(map(settings_of, trainer.optimizers))
 
     def begin_fit(self, trainer: Trainer) -> None:
         """Take over the Trainer's optimizers, and find out whether its hooks of an update are used."""
@@ -234,23 +219,9 @@ class Updater:
 
             self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
-            self._follow_settings(trainer)
+            from lightning_ding.policy.base.changed_settings import follow_settings
 
-    def _follow_settings(self, trainer: Trainer) -> None:
-        """Use the settings of optimizers that have changed since the checkpoint, with one line for each optimizer.
-
-        Optimizers that the checkpoint does not contain, such as one written without a fit, keep their settings.
-        """
-        loaded: Sequence[Settings | None] = (
-            [None] * len(self.optimizers) if self.loaded_settings is None else self.loaded_settings
-        )
-        scheduled = {id(scheduler.optimizer) for scheduler in self.schedulers}
-        for index, (optimizer, made, saved) in enumerate(zip(self.optimizers, self.settings, loaded, strict=False)):
-            is_by_config = self.schedules.sets_learning_rate and index not in self.unscheduled
-            schedule: Any = "scheduler" if id(optimizer) in scheduled else "config" if is_by_config else "none"
-            text = follow_settings(optimizer, made, saved, schedule)
-            if text is not None and trainer.is_global_zero:
-                logger.warning("optimizer %d %s", index, text)
+            follow_settings(self, trainer)
 
     def take_optimizers(self) -> ConfiguredSchedulers:
         """Use the Trainer's optimizers, or outside a fit those of ``configure_optimizers``; return the schedulers.

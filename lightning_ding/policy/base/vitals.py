@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,24 +58,17 @@ def vitals(
     found = _of_gradients(policy.updater, notes) | _of_values(policy, report, notes)
     if rows is None or "obs" not in rows:
         return found | _of_actor(policy, report, None)
-    axes = _leading_axes(rows)
+    reward, entry = rows.get("reward"), next(_entries(rows["obs"]), None)
+    of_sequences = reward is not None and entry is not None and entry.shape[: reward.ndim] == reward.shape
+    axes = reward.ndim if reward is not None and of_sequences else 1  # rewards may have an axis of steps first
     few = nested.apply(lambda x: x.flatten(0, axes - 1)[:ROWS], rows["obs"])
-    if "reward" in rows and has_env_reward:
-        found |= _of_rewards(rows["reward"])
+    if reward is not None and has_env_reward and reward.numel():
+        found["reward_mean"] = reward.float().mean()
+        found["reward_std"] = reward.float().std(unbiased=False)
+        found["reward_abs_max"] = reward.float().abs().max()
     if "policy_version" in rows and not policy.on_policy:
         found["data_age"] = policy.progress.train_iter - rows["policy_version"].float().mean()
     return found | _of_observations(few) | _of_network(policy, few) | _of_actor(policy, report, few)
-
-
-def _leading_axes(rows: Mapping[str, Any]) -> int:
-    """Return the number of leading axes of transitions: one, or two of sequences.
-
-    Rewards with an axis of steps first are not counted.
-    """
-    reward, obs = rows.get("reward"), next(_entries(rows["obs"]), None)
-    if reward is None or obs is None or obs.shape[: reward.ndim] != reward.shape:
-        return 1
-    return int(reward.ndim)
 
 
 # ---------------------------------------------------------------------- gradients and values
@@ -92,8 +84,11 @@ def _of_gradients(updater: Any, notes: RoundNotes) -> dict[str, Tensor]:
             if limit is not None:
                 found[f"clipped_gradients{end}"] = (norms > limit).float().mean()
         else:  # nothing needed the norm of an update; the gradient of the last one is still there
-            grads = [one.grad for group in optimizer.param_groups for one in group["params"]]
-            left = [one for one in grads if one is not None and one.layout == torch.strided]
+            left = []
+            for group in optimizer.param_groups:
+                for one in group["params"]:
+                    if one.grad is not None and one.grad.layout == torch.strided:
+                        left.append(one.grad)
             if not left:
                 continue
             norms = get_total_norm(left)
@@ -122,20 +117,11 @@ def _of_values(policy: Any, report: Mapping[str, Any], notes: RoundNotes) -> dic
 # ---------------------------------------------------------------------- data
 
 
-def _of_rewards(reward: Tensor) -> dict[str, Tensor]:
-    reward = reward.float()
-    if not reward.numel():
-        return {}
-    return {
-        "reward_mean": reward.mean(),
-        "reward_std": reward.std(unbiased=False),
-        "reward_abs_max": reward.abs().max(),
-    }
-
-
 def _of_observations(obs: Any) -> dict[str, Tensor]:
     """Return statistics of observations as the network sees them, and the share of entries that ever change."""
-    parts = [part.reshape(len(part), math.prod(part.shape[1:])).float() for part in _entries(obs)]
+    parts = []
+    for part in _entries(obs):
+        parts.append(part.reshape(len(part), math.prod(part.shape[1:])).float())
     if not parts or len(parts[0]) < 2:
         return {}
     x = torch.cat(parts, 1)
@@ -172,8 +158,8 @@ class _ActivationCounter(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if (func in RELU or func in TANH) and output.ndim >= 2 and output.shape[1] >= FEW_UNITS:
             units = output.flatten(2).transpose(1, 2).flatten(0, 1) if output.ndim > 2 else output  # pixels are rows
-            ends = [units == 0] if func in RELU else [units > SATURATED, units < -SATURATED]
-            dead = torch.stack([end.all(0) for end in ends]).any(0)
+            at_ends = (units > SATURATED).all(0) | (units < -SATURATED).all(0)
+            dead = (units == 0).all(0) if func in RELU else at_ends
             self.dead.append(dead.float().mean())
         return output
 
@@ -184,16 +170,21 @@ def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     The critic has another metric, because it may rightly be a constant, as in CartPole once no episode ends early; the
     actor learns all the same.
     """
-    if not _is_without_state(policy):
+    is_own = type(policy)._forward_eval.__module__.startswith(OWN)  # that of a user may change something
+    if not is_own or policy.learns_from_sequences or policy.new_memory("eval"):
         return {}
     critic = getattr(policy.model, "compute_critic", None) if hasattr(policy, "_returns_of") else None
     found: dict[str, Tensor] = {}
-    with torch.no_grad(), policy._in_eval_mode, _random_numbers_kept(policy):
-        with _ActivationCounter() as of_actor:
-            output = policy._forward_eval(obs)
-        with _ActivationCounter() as of_critic:
-            if critic is not None:
-                critic(obs)
+    generator, devices = policy.rng.bit_generator.state, [policy.device] if policy.device.type == "cuda" else []
+    with torch.no_grad(), policy._in_eval_mode, torch.random.fork_rng(devices=devices):
+        try:
+            with _ActivationCounter() as of_actor:
+                output = policy._forward_eval(obs)
+            with _ActivationCounter() as of_critic:
+                if critic is not None:
+                    critic(obs)
+        finally:
+            policy.rng.bit_generator.state = generator
     for name, counter in (("dead_units", of_actor), ("dead_units_critic", of_critic)):
         if counter.dead:
             found[name] = torch.stack(counter.dead).max()
@@ -204,24 +195,6 @@ def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     found["saturated_actions"] = (action.abs() > SATURATED).float().mean()
     found["action_spread"] = action.std(0, unbiased=False).max()
     return found
-
-
-def _is_without_state(policy: Any) -> bool:
-    """Return whether acting greedily changes nothing: it does for recurrent networks, and may for code of a user."""
-    is_own = type(policy)._forward_eval.__module__.startswith(OWN)
-    return is_own and not policy.learns_from_sequences and not policy.new_memory("eval")
-
-
-@contextmanager
-def _random_numbers_kept(policy: Any) -> Iterator[None]:
-    """Restore the generators of torch and of the policy afterwards."""
-    state = policy.rng.bit_generator.state
-    devices = [policy.device] if policy.device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        policy.rng.bit_generator.state = state
 
 
 def _of_actor(policy: Any, report: Mapping[str, Any], obs: Any) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from lightning_ding.config import require
-from lightning_ding.policy.base.older_configs import to_save
+from lightning_ding.policy.base.config import to_save
 from lightning_ding.policy.base.saved_state import SPACES, plain_spaces, run_of
 from lightning_ding.registry import POLICY_REGISTRY
 

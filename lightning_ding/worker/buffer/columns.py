@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -35,11 +34,14 @@ def split_columns(data: Mapping[str, Any], keep_double: bool = False) -> tuple[C
     Raises:
         ValueError: If a key contains a "/", which joins the keys of nested entries.
     """
-    if "obs" not in data or "next_obs" not in data:
-        return _arrays(data), {}, {}
-    columns = {key: value for key, value in data.items() if key not in ("obs", "next_obs")}
-    obs, next_obs = ({"obs": data[name]} for name in ("obs", "next_obs"))
-    return _arrays(columns), _arrays(obs, keep_double), _arrays(next_obs, keep_double)
+    parts: tuple[Columns, Columns, Columns] = {}, {}, {}
+    places = {"obs": 1, "next_obs": 2} if "obs" in data and "next_obs" in data else {}
+    for name, leaf in nested.flatten(data).items():
+        place = places.get(name.partition("/")[0], 0)
+        if type(leaf) is not np.ndarray or leaf.dtype.char in nested.OTHER_FLOATS:  # most stay as they are
+            leaf = nested.to_array(leaf, keep_double and place > 0)
+        parts[place][name.removeprefix("next_") if place else name] = leaf
+    return parts
 
 
 def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
@@ -153,22 +155,6 @@ class Schema:
                 if array.dtype is not dtype and not fits(array, dtype):
                     raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
         return sizes[0]
-
-
-def _arrays(data: Mapping[str, Any], keep_double: bool = False) -> Columns:
-    if keep_double:
-        return {name: nested.to_array(leaf, keep_double) for name, leaf in nested.flatten(data).items()}  # type: ignore[misc]
-    return {
-        name: leaf
-        if type(leaf) is np.ndarray and leaf.dtype.char not in nested.OTHER_FLOATS
-        else _array(leaf)  # most stay as they are
-        for name, leaf in nested.flatten(data).items()
-    }
-
-
-def _array(leaf: Any) -> NDArray[Any]:
-    array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
-    return array.astype(np.float32) if array.dtype.char in nested.OTHER_FLOATS else array
 
 
 def fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:

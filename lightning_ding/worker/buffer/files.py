@@ -27,12 +27,13 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-
 OWN_PAGES = 1 << 17
-"""Bytes from which an array has pages of its own, which the system gets back as soon as the array is gone.
+"""Bytes from which an array has separate pages, which the system gets back as soon as the array is gone.
 
 The heap of glibc keeps freed arrays of up to 32 MB: after 12 runs with buffers it held 1.6 GB."""
-NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux on the machines below, which mmap does not name before Python 3.13
+NO_RESERVE = 0x4000
+"""MAP_NORESERVE of Linux on x86_64 and aarch64, which mmap does not name before Python 3.13. A plain allocation is
+refused if it exceeds the machine's memory, even if only a part of it will ever be written."""
 
 
 class Memory:
@@ -54,8 +55,13 @@ class Memory:
         """
         if self.folder is None or 0 in shape:
             nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+            is_linux = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
             try:
-                return _with_own_pages(shape, dtype, nbytes) if nbytes >= OWN_PAGES else np.zeros(shape, dtype)
+                if nbytes < OWN_PAGES or not is_linux:
+                    return np.zeros(shape, dtype)
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+                pages: NDArray[Any] = np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype).reshape(shape)
+                return pages
             except (MemoryError, OSError) as error:
                 needed = f"a full replay buffer needs an array of {nbytes / 1e9:.0f} GB"
                 raise MemoryError(f"{needed}: set replay_buffer_size or memmap_dir") from error
@@ -76,34 +82,17 @@ class Memory:
         Args:
             nbytes: Bytes of all arrays together.
         """
-        here = _physical_memory()
-        if self.folder is None and here is not None and nbytes > here:
+        try:
+            here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+            return
+        if self.folder is None and nbytes > here:
             logger.warning(
                 "a full replay buffer takes %.0f GB and this machine has %.0f GB of memory: set replay_buffer_size, "
                 "frame_stack or memmap_dir",
                 nbytes / 1e9,
                 here / 1e9,
             )
-
-
-def _with_own_pages(shape: tuple[int, ...], dtype: DTypeLike, nbytes: int) -> NDArray[Any]:
-    """Return zeros with pages of their own, for which Linux reserves no memory before they are written.
-
-    A plain allocation is refused if it exceeds the machine's memory, even if only a part of it will ever be written.
-    """
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
-        return np.zeros(shape, dtype)
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-    array: NDArray[Any] = np.frombuffer(memory, dtype).reshape(shape)
-    return array
-
-
-def _physical_memory() -> int | None:
-    """Return the bytes of this machine's memory; None if the system does not report them."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return None
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str]) -> None:

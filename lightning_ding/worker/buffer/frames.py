@@ -62,12 +62,10 @@ class StackedFrames(ObsColumn):
 
     @override
     def read(self, entries: Rows) -> NDArray[Any]:
-        """Return a copy of the stacks."""
         return self._pool.take(self._number.take(entries, axis=0), axis=0)
 
     @override
     def release(self, entries: Rows) -> None:
-        """Release entries, and the frames that no entry uses any more."""
         numbers = self._number[entries].ravel()
         np.subtract.at(self._shown, numbers, ONE)
         unshown = np.unique(numbers[self._shown[numbers] == 0])
@@ -80,13 +78,11 @@ class StackedFrames(ObsColumn):
 
     @override
     def state(self, rows: int, slots: slice) -> Columns:
-        """Return the arrays that are in use."""
         pool = {"pool": self._pool[: self._fresh], "shown": self._shown[: self._fresh], "free": self._free}
         return {"row": self._number[:rows], "slot": self._number[slots], **pool}
 
     @override
     def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Restore what ``state`` returned."""
         self._number[:rows], self._number[slots] = state["row"], state["slot"]
         self._fresh, self._free = len(state["pool"]), state["free"].astype(np.int64)
         self._grow_to(self._fresh)

@@ -63,7 +63,8 @@ class Links:
         self._key: tuple[str, bytes] | None = None  # type and envs of the last batch
         self._order = DISTINCT
         self._all: Rows = NONE  # indices of a batch in which every transition was announced
-        self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
+        self.last_row: Rows = np.full(0, -1, dtype=np.int64)
+        """The newest row of each env, -1 for none."""
         self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
 
     def order_of(self, env_id: NDArray[Any]) -> EnvOrder:
@@ -77,9 +78,9 @@ class Links:
             return self._order
         highest, lowest = int(env_id.max()), int(env_id.min())
         require(lowest >= 0, "env_id", ">= 0", lowest)
-        if highest >= len(self._last_row):
-            more = np.full(highest + 1 - len(self._last_row), -1, dtype=np.int64)
-            self._last_row = np.concatenate([self._last_row, more])
+        if highest >= len(self.last_row):
+            more = np.full(highest + 1 - len(self.last_row), -1, dtype=np.int64)
+            self.last_row = np.concatenate([self.last_row, more])
         self._key, self._order = key, DISTINCT
         if not (env_id[1:] > env_id[:-1]).all():
             order = np.argsort(env_id, kind="stable")
@@ -106,16 +107,17 @@ class Links:
             order = self.order_of(env_id)
             if order.is_distinct:
                 known, freed = self._link_to_newest(rows, env_id, obs)
-                self._last_row[env_id] = rows
+                self.last_row[env_id] = rows
             else:
                 waiting = self._link_within(rows, order, obs, next_obs)
                 some = {name: leaf.take(order.first, 0) for name, leaf in obs.items()}
                 known, freed = self._link_to_newest(rows[order.first], env_id[order.first], some)
                 known = order.first[known]
-                self._last_row[env_id[order.last]] = rows[order.last]
+                self.last_row[env_id[order.last]] = rows[order.last]
         slots, needed = freed, len(rows) if waiting is None else len(waiting)
         if len(freed) != needed:  # mostly the same ones are used again
-            self._give_back(freed)
+            if len(freed):
+                self._free = np.concatenate([self._free, freed])
             kept = max(0, len(self._free) - needed)
             slots, self._free = self._free[kept:], self._free[:kept]
             if more := needed - len(slots):
@@ -135,36 +137,34 @@ class Links:
             env_id: Env of each of them; None if they are not known.
         """
         links = self.link[rows]
-        is_slot = links >= self.capacity
-        slots = links[is_slot] if np.count_nonzero(is_slot) else NONE
+        slots = links[links >= self.capacity]
         for frames in self._releasing:
             frames.release(rows)
             frames.release(slots)
-        self._give_back(slots)
+        if len(slots):
+            self._free = np.concatenate([self._free, slots])
         if env_id is not None:
-            gone = self._last_row[env_id] == rows
+            gone = self.last_row[env_id] == rows
             if np.count_nonzero(gone):
-                self._last_row[env_id[gone]] = -1
-
-    def newest_rows(self) -> Rows:
-        """Return a copy of the newest row of each env, shape (N,), -1 for an env without one."""
-        return self._last_row.copy()
+                self.last_row[env_id[gone]] = -1
 
     def state(self, rows: int) -> Columns:
         """Return the arrays that ``load`` restores, for the number of rows in use."""
-        return {"link": self.link[:rows], "last_row": self._last_row, "free": self._free}
+        return {"link": self.link[:rows], "last_row": self.last_row, "free": self._free}
 
     def load(self, state: Mapping[str, NDArray[Any]], rows: int, fresh: int) -> None:
         """Restore what ``state`` returned, for the number of rows in use and the first slot that was never used."""
         self.link[:rows] = state["link"]
-        self._last_row, self._free = state["last_row"].copy(), state["free"].copy()
+        self.last_row, self._free = state["last_row"].copy(), state["free"].copy()
         self.fresh = fresh
 
     def _link_within(self, rows: Rows, order: EnvOrder, obs: Columns, next_obs: Columns) -> Rows:
         """Link rows within the batch; return the indices of those without a following row."""
         before, after = order.before, order.after
         rows_before, rows_after = rows[before], rows[after]
-        follows = _equal(next_obs, before, obs, after)
+        follows = np.ones(len(before), dtype=bool)
+        for name, _ in self._frames:
+            follows &= _rows_equal(next_obs[name].take(before, 0), obs[name].take(after, 0))
         if self._episode_id is not None:
             follows &= self._episode_id[rows_before] == self._episode_id[rows_after]
         if np.count_nonzero(follows) == len(follows):
@@ -181,7 +181,7 @@ class Links:
         Returns:
             Indices of the new rows that were announced, and the slots that announced them.
         """
-        newest = self._last_row[env_id]
+        newest = self.last_row[env_id]
         slots = self.link[newest]  # for an env without a row it is that of any row
         if self._all_follow(newest, slots, rows, obs):
             self.link[newest] = rows
@@ -215,10 +215,6 @@ class Links:
                 return False
         return True
 
-    def _give_back(self, slots: Rows) -> None:
-        if len(slots):
-            self._free = np.concatenate([self._free, slots])
-
 
 def steps(env_id: NDArray[Any]) -> Iterator[slice]:
     """Yield consecutive parts of a batch that hold each env at most once."""
@@ -234,27 +230,14 @@ def steps(env_id: NDArray[Any]) -> Iterator[slice]:
     yield slice(start, len(env_id))
 
 
-def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
-    """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves, at least one."""
-    parts = [_rows_equal(column.take(left_rows, 0), right[name].take(right_rows, 0)) for name, column in left.items()]
-    equal = parts[0]
-    for part in parts[1:]:
-        equal &= part
-    return equal
-
-
 def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether arrays are equal along all axes but the first."""
-    equal = _all_of_row(np.asarray(left == right))
+    """Return whether arrays are equal along all axes but the first; NaN equals NaN."""
+    axes = tuple(range(1, left.ndim))
+    equal = np.asarray((left == right).all(axis=axes))
     if left.dtype.kind == "f" and np.count_nonzero(equal) < len(equal):
         others = (~equal).nonzero()[0]
         left, right = left.take(others, 0), right.take(others, 0)
         is_nan = np.asarray(left != left)
-        if np.count_nonzero(is_nan):  # NaN equals NaN here
-            equal[others] = _all_of_row(np.asarray((left == right) | is_nan & (right != right)))
+        if np.count_nonzero(is_nan):
+            equal[others] = ((left == right) | is_nan & (right != right)).all(axis=axes)
     return equal
-
-
-def _all_of_row(same: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether an array is true along all axes but the first."""
-    return same if same.ndim == 1 else np.asarray(same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim))))

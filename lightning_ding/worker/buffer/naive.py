@@ -12,7 +12,6 @@ from typing_extensions import override
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
-from lightning_ding.worker.buffer.forms import to_lists
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
 
@@ -68,7 +67,11 @@ class NaiveReplayBuffer(RingBuffer):
             batch = self._gather(rows if num_batches else rows[0], n_step, discount_factor)
             if first_step:
                 batch |= self._gather_first(rows if num_batches else rows[0])
-        return to_lists(batch, num_batches, n_step) if as_list else batch
+        if not as_list:
+            return batch
+        from lightning_ding.worker.buffer.forms import to_lists
+
+        return to_lists(batch, num_batches, n_step)
 
     def _gather_first(self, rows: Rows) -> dict[str, Any]:
         """Return a copy of the first steps after ``rows``, shape (B,) or (U, B)."""

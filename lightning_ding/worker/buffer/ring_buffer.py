@@ -23,7 +23,6 @@ from lightning_ding.worker.arguments import also_named, check_integers
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
 from lightning_ding.worker.buffer.columns import Parts, Rows
 from lightning_ding.worker.buffer.files import Memory, write_tensors
-from lightning_ding.worker.buffer.forms import as_columns
 from lightning_ding.worker.buffer.sampling import DroppedRows
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker.config import ReplayBufferConfig
@@ -107,7 +106,14 @@ class RingBuffer(IBuffer):
         with self._lock:
             schema = self._storage.schema
             parts = None if schema is None else schema.split_usual(data)
-            batch: Any = as_columns(data, schema) if parts is None else data
+            batch: Any = data
+            is_of_columns = parts is not None or (
+                type(data) is dict and "priority" not in data and np.ndim(data.get("env_id", 0)) > 0
+            )
+            if not is_of_columns:  # not what a collector returns
+                from lightning_ding.worker.buffer.forms import as_columns
+
+                batch = as_columns(data, schema)
             if not batch:
                 return
             if self.config.enable_track_used_data:

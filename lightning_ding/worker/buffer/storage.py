@@ -63,17 +63,11 @@ class RingStorage:
 
     def clear(self) -> None:
         """Remove everything, including the schema of a transition."""
-        self.count = 0
-        self.tail = 0
-        self.push_count = 0
-        self.columns: Columns = {}
-        self.frames: dict[str, ObsColumn] = {}
-        self._links = Links(self.capacity, {}, None)
+        self.count = self.tail = self.push_count = 0
         self.schema: Schema | None = None
         """The schema of a transition; None before the first push."""
         self._newest: Rows = np.empty(0, dtype=np.int64)  # rows of the last transitions that were written at once
-        self._is_stacked = False
-        self._note_columns()
+        self._allocate({}, {})
 
     @property
     def nbytes(self) -> int:
@@ -97,7 +91,15 @@ class RingStorage:
         Raises:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
-        columns, obs, next_obs, size = parts or self._split(data)
+        if parts is None:
+            columns, obs, next_obs = split_columns(data, self.keeps_double)
+            schema = self.schema or Schema(columns, obs)
+            size = schema.check(columns, obs, next_obs)
+            if self.schema is None:
+                self._allocate(columns, obs)
+                self.schema = schema
+        else:
+            columns, obs, next_obs, size = parts
         if size == 0:
             return 0
         has_envs = "env_id" in columns
@@ -124,23 +126,18 @@ class RingStorage:
         rows = np.arange(self.tail - amount, self.tail)
         return rows if self.tail >= amount else rows % self.capacity
 
-    def _split(self, data: Mapping[str, Any]) -> Parts:
-        """Return the parts of a batch; the first one decides the schema."""
-        columns, obs, next_obs = split_columns(data, self.keeps_double)
-        schema = self.schema or Schema(columns, obs)
-        size = schema.check(columns, obs, next_obs)
-        if self.schema is None:
-            self._allocate(columns, obs)
-            self.schema = schema
-        return columns, obs, next_obs, size
-
     def _push(self, columns: Columns, obs: Columns, next_obs: Columns, size: int) -> None:
         end = self.tail + size
         fits = end <= self.capacity
         rows = np.arange(self.tail, end) if fits else (self.tail + np.arange(size)) % self.capacity
         too_many = self.count + size - self.capacity
         if too_many > 0:
-            self._evict(rows if too_many == size else rows[size - too_many :])
+            evicted = rows if too_many == size else rows[size - too_many :]
+            if self._on_evict is not None:
+                self._on_evict(evicted)
+            if self.frames:
+                env_id = self.columns.get("env_id")
+                self._links.evict(evicted, None if env_id is None else env_id[evicted])
         where = slice(self.tail, end) if fits else rows
         for name, column in self._column_items:
             column[where] = columns[name]
@@ -150,24 +147,17 @@ class RingStorage:
         self.tail = end % self.capacity
         self.count = min(self.count + size, self.capacity)
 
-    def _evict(self, rows: Rows) -> None:
-        if self._on_evict is not None:
-            self._on_evict(rows)
-        if self.frames:
-            env_id = self.columns.get("env_id")
-            self._links.evict(rows, None if env_id is None else env_id[rows])
-
     def _allocate(self, columns: Columns, obs: Columns) -> None:
-        """Allocate the arrays for batches like these."""
+        """Allocate the arrays for batches like these, and note them in the forms that pushes and draws use."""
         depth = self.frame_stack
         stacked = {name for name, o in obs.items() if depth > 1 and o.ndim > 2 and o.shape[1] == depth}
-        if depth > 1 and not stacked:
+        if depth > 1 and (columns or obs) and not stacked:
             shapes = {name: array.shape[1:] for name, array in obs.items()}
             raise ValueError(f"frame_stack must be the first axis of an observation, {shapes}, got {self.frame_stack}")
         row_bytes = sum(array[:0].itemsize * math.prod(array.shape[1:]) for array in [*columns.values(), *obs.values()])
         self._memory.warn_if_too_small(self.capacity * row_bytes // (self.frame_stack if stacked else 1))
         new = self._memory.zeros
-        self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
+        self.columns: Columns = {n: new((self.capacity, *c.shape[1:]), c.dtype) for n, c in columns.items()}
         kinds: dict[str, type[ObsColumn]] = dict.fromkeys(obs, ObsColumn)
         if stacked:
             from lightning_ding.worker.buffer.frames import StackedFrames
@@ -176,12 +166,7 @@ class RingStorage:
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
         self._links = Links(self.capacity, self.frames, self.columns.get("episode_id"))
         self._is_stacked = bool(stacked)
-        self._note_columns()
-
-    def _note_columns(self) -> None:
-        """Note the columns in the forms that pushes, draws and windows use, so that they need not look for them."""
         self._column_items = list(self.columns.items())
-        self._takes = [(name, column.take) for name, column in self._column_items]
         self._reads = [(name, f"next_{name}", frames.read) for name, frames in self.frames.items()]
         self._is_flat = "/" not in "".join((*self.columns, *self.frames))
         single = {name: column for name, column in self._column_items if column.size == self.capacity}
@@ -215,10 +200,10 @@ class RingStorage:
             ValueError: If n is above 1 and the transitions lack the entries that define their order and the ends of
                 episodes.
         """
-        flat: dict[str, Any] = {
-            name: from_numpy(take(rows if beginnings is None or name not in (STATE, IS_FIRST) else beginnings, 0))
-            for name, take in self._takes
-        }
+        flat: dict[str, Any] = {}
+        of_first = rows if beginnings is None else beginnings
+        for name, column in self._column_items:
+            flat[name] = from_numpy(column.take(of_first if name in (STATE, IS_FIRST) else rows, 0))
         last = rows
         if "reward" in flat:
             discount = np.empty(rows.shape, dtype=np.float32)
@@ -305,8 +290,8 @@ class RingStorage:
         return linked
 
     def newest_rows(self) -> Rows:
-        """Return a copy of the newest row of each env, -1 for an env without one."""
-        return self._links.newest_rows()
+        """Return a copy of the newest row of each env, shape (N,), -1 for an env without one."""
+        return self._links.last_row.copy()
 
     def terminated(self, rows: Rows) -> NDArray[np.bool_]:
         """Return whether the env terminated the episode at these rows; False if transitions do not say it."""

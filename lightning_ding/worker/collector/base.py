@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -33,11 +33,12 @@ from lightning_ding.worker.arguments import (
 )
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.config import CollectorConfig
-from lightning_ding.worker.episodes import EpisodeInfos, EpisodeStatistics, FaultCounter, InfoCheck
+from lightning_ding.worker.episodes import SUCCESS, SUCCESS_RATE, EpisodeStatistics, FaultCounter, InfoCheck
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, CollectReport, WorkerLog
 
 if TYPE_CHECKING:
     from lightning_ding.envs.battle_stepper import BattleStepper
+    from lightning_ding.worker.infos import EpisodeInfos
 
 StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper", default=Any)
 PolicyT = TypeVar("PolicyT", default=Any)
@@ -253,7 +254,11 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
         self._variation = VariationCheck(stepper.env.single_observation_space, name)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, dtype=np.int64)
-        self._infos = EpisodeInfos(self.info_keys, num_envs, self.info_check)
+        self._infos: EpisodeInfos | None = None
+        if self.info_keys:
+            from lightning_ding.worker.infos import EpisodeInfos
+
+            self._infos = EpisodeInfos(self.info_keys, num_envs, self.info_check)
         self._episode_id = self.new_episode_ids(num_envs)
         if self._policy is not None:
             self._policy.reset()
@@ -276,7 +281,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
             "_length": self._length,
             "_faults": self._faults.count,
             "_episode_id": self._episode_id,
-            "infos": self._infos.state_dict(),
+            "infos": None if self._infos is None else self._infos.state_dict(),
             "stepper": stepper.state_dict(),
         }
         return {"class": type(self).__name__, "counted": to_plain(self.counters()), "under_way": to_plain(under_way)}
@@ -294,7 +299,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
             stepper.load_state_dict(under_way["stepper"])
             self._return, self._length = under_way["_return"], under_way["_length"]
             self._faults.count, self._episode_id = under_way["_faults"], under_way["_episode_id"]
-            if "infos" in under_way:  # older checkpoints have none
+            if self._infos is not None and under_way.get("infos"):  # a run without info_keys has none
                 self._infos.load_state_dict(under_way["infos"])
 
     def _begin(
@@ -318,16 +323,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
         obs = stepper.obs
         output = random_output(stepper.env, obs) if call.random else policy.forward(obs, **call.policy_kwargs)
         timestep = stepper.step(actions_of(output, stepper.env))
-        try:
-            self._take_in(call, obs, output, timestep)
-        except BaseException:
-            stepper.obs = None  # the step is lost, and continuing after it would leave a gap
-            raise
-        if timestep.valid is not stepper.all_valid and timestep.abnormal.any():
-            self._faults.handle(timestep.abnormal, timestep.fault)
-
-    def _take_in(self, call: Call, obs: Any, output: Any, timestep: Timestep) -> None:
-        policy = call.policy
+        valid = None if timestep.valid is stepper.all_valid else timestep.valid
+        next_obs, stepper.obs = stepper.obs, None  # if the rest raises, the step is lost: no step may follow the gap
         transition = policy.process_transition(obs, output, timestep)
         transition["env_id"] = self._env_id.copy()
         transition["episode_id"] = self._episode_id.copy()
@@ -341,7 +338,6 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
             if call.keeps_double
             else nested.to_array(transition)
         )
-        valid = None if timestep.valid is call.stepper.all_valid else timestep.valid
         self._keep(columns, valid)
         reward = timestep.raw_reward()
         if valid is None:
@@ -352,21 +348,24 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, Any]):
             self.envstep += int(np.count_nonzero(valid))
             self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
             self._length += valid
-        if self.info_keys:
-            self._infos.add(timestep)
-        if valid is not None:
             policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
+        if self._infos is not None:
+            self._infos.add(timestep)
         ended = timestep.terminated | timestep.truncated
         if np.count_nonzero(ended):  # faster than any()
             self._end_episodes(call, ended, timestep)
+        stepper.obs = next_obs
+        if valid is not None and timestep.abnormal.any():
+            self._faults.handle(timestep.abnormal, timestep.fault)
 
     def _end_episodes(self, call: Call, ended: NDArray[np.bool_], timestep: Timestep) -> None:
-        rows, found = ended.nonzero()[0], self._infos.take(timestep, ended)
+        rows, infos = ended.nonzero()[0], self._infos
+        found = {SUCCESS_RATE: timestep.number(SUCCESS)} if infos is None else infos.take(timestep, ended)
         abnormal = timestep.abnormal[rows]
         whole, broken = rows[~abnormal], rows[abnormal]
         self._keep_episodes(whole, self._length[whole])
-        infos = {name: values[whole] for name, values in found.items()}
-        self.add_episodes(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, infos)
+        numbers = {name: values[whole] for name, values in found.items()}
+        self.add_episodes(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, numbers)
         self._faults.count[whole] = 0
         if len(broken):
             self.dropped_episode += len(broken)
@@ -400,5 +399,4 @@ def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
 
 def get_serial_collector_cls(cfg: Any) -> type[ISerialCollector]:
     """Return the class of the collector that ``cfg.type`` names; raise KeyError if it is missing or not registered."""
-    found: type[ISerialCollector] = get_class(SERIAL_COLLECTOR_REGISTRY, cfg)
-    return found
+    return cast("type[ISerialCollector]", get_class(SERIAL_COLLECTOR_REGISTRY, cfg))

@@ -91,7 +91,8 @@ class BattleSampleSerialCollector(BattleSerialCollector):
             mode, num_envs = call.players.modes[player], call.stepper.num_envs
             self._kept[player] = queue_for(mode, num_envs, self._kept.get(player))
         for player, kept in self._kept.items():
-            kept.check_levels(f"the {kept.count} transitions of player {player} that wait", level_seeds)
+            if kept.count:
+                kept.check_levels(f"the {kept.count} transitions of player {player} that wait", level_seeds)
         everywhere = np.ones(call.stepper.num_envs, dtype=bool)
         lacking, last_success = self._lacking(wanted), self.episode
         while lacking:

@@ -147,7 +147,6 @@ class EpisodeSerialCollector(SinglePolicyCollector):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
-        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, continues)
         if "episodes" not in state:  # a collector of a different kind has none
             return

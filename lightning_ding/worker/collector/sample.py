@@ -91,12 +91,13 @@ class SampleSerialCollector(SinglePolicyCollector):
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
         asked = policy_of(call.policy).n_sample if n_sample is None else n_sample
         wanted = check_amount("n_sample", asked)
-        self._kept = queue_for(call.policy, call.stepper.env.num_envs, self._kept)
-        self._kept.check_levels(f"the {self._kept.count} transitions that wait", level_seeds)
-        while self._kept.lacks(wanted):
+        kept = self._kept = queue_for(call.policy, call.stepper.env.num_envs, self._kept)
+        if kept.count:
+            kept.check_levels(f"the {kept.count} transitions that wait", level_seeds)
+        while kept.lacks(wanted):
             self._step(call)
-        amount = wanted if drop_extra else self._kept.count
-        data = self._kept.take(amount)
+        amount = wanted if drop_extra else kept.count
+        data = kept.take(amount)
         self.sample += amount
         self._report.finish(self, train_iter)
         return call.policy.get_train_sample(data) if isinstance(call.policy, CollectMode) else data
@@ -110,12 +111,17 @@ class SampleSerialCollector(SinglePolicyCollector):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
-        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         from lightning_ding.envs import from_plain
 
         super().load_state_dict(state, continues)
-        if "kept" in state:  # a collector of a different kind has none
-            self._kept = restored_queue(from_plain(state["kept"]))
+        if "kept" not in state:  # a collector of a different kind has none
+            return
+        kept = from_plain(state["kept"])
+        if isinstance(kept, Mapping):
+            self._kept = foreign("by_env").PieceQueue()
+            self._kept.load(kept)
+        else:
+            self._kept = TransitionQueue([nested.to_array(part, keep_double=True) for part in kept])
 
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
         self._kept.append(step, valid)
@@ -145,7 +151,7 @@ class TransitionQueue:
         self._block: Any = None  # columns that follow the parts; their first rows hold transitions
         self._filled = self._wanted = 0
         self._are_alike = True  # false once transitions did not fit into the block, until the next take
-        self.count = sum(nested.length(part) for part in parts)
+        self.count = sum(map(nested.length, self._parts))
         """Number of transitions."""
 
     def append(self, part: Any, valid: NDArray[np.bool_] | None = None) -> None:
@@ -157,8 +163,15 @@ class TransitionQueue:
             self._block, self._filled = nested.empty_arrays(part, self._wanted + size), 0
             new, self._parts = [*self._parts, part], []  # those that wait move into the block too
         for one in new:
-            if not self._written(one, nested.length(one)):
-                self._parts.append(one)
+            end = self._filled + nested.length(one)
+            if self._block is not None:
+                rows = slice(self._filled, end)
+                if end <= nested.length(self._block) and nested.copy_into(self._block, rows, one):
+                    self._filled = end
+                    continue
+                self._parts = self.state()
+                self._block, self._filled, self._are_alike = None, 0, False
+            self._parts.append(one)
         self.count += size
 
     def lacks(self, amount: int) -> bool:
@@ -179,7 +192,7 @@ class TransitionQueue:
         return nested.index(data, slice(amount)) if self.count else data
 
     def check_levels(self, waiting: str, level_seeds: Sequence[int] | None) -> None:
-        """Check that the next transitions have a level if and only if these have one.
+        """Check that the next transitions have a level if and only if these have one; there must be some.
 
         Args:
             waiting: Description of these transitions for the message.
@@ -188,20 +201,7 @@ class TransitionQueue:
         Raises:
             ValueError: If only these or only the next transitions have a level.
         """
-        if self.count:
-            check_level_switch(waiting, "seed" in self.state()[0], level_seeds)
-
-    def _written(self, part: Any, size: int) -> bool:
-        """Write transitions into the block; if they do not fit, end it and return false."""
-        if self._block is None:
-            return False
-        end = self._filled + size
-        if end > nested.length(self._block) or not nested.copy_into(self._block, slice(self._filled, end), part):
-            self._parts = self.state()
-            self._block, self._filled, self._are_alike = None, 0, False
-            return False
-        self._filled = end
-        return True
+        check_level_switch(waiting, "seed" in self.state()[0], level_seeds)
 
 
 def queue_for(policy: Any, num_envs: int, kept: Any) -> Any:
@@ -209,12 +209,3 @@ def queue_for(policy: Any, num_envs: int, kept: Any) -> Any:
     if not isinstance(policy, CollectMode):
         return policy.queue(num_envs, kept)
     return kept if isinstance(kept, TransitionQueue) else TransitionQueue()
-
-
-def restored_queue(state: Any) -> Any:
-    """Return the queue whose ``state`` was saved."""
-    if not isinstance(state, Mapping):
-        return TransitionQueue([nested.to_array(part, keep_double=True) for part in state])
-    queue = foreign("by_env").PieceQueue()
-    queue.load(state)
-    return queue

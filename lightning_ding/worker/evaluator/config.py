@@ -40,7 +40,6 @@ class RenderConfig:
     time and gives videos of the worst, the median and the best one."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.render_freq == -1 or self.render_freq >= 1, "render_freq", ">= 1 or -1", self.render_freq)
 
 
@@ -72,7 +71,6 @@ class EvaluatorConfig:
     """Interaction evaluator: folder for a figure of each evaluation's returns; None for none."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.eval_freq >= 1, "eval_freq", ">= 1", self.eval_freq)
         require(self.n_episode >= 1, "n_episode", ">= 1", self.n_episode)
         limit = self.max_episode_steps

@@ -24,13 +24,14 @@ from lightning_ding.utils.modes import EvalMode
 from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
-from lightning_ding.worker.episodes import SUCCESS_RATE, EpisodeInfos, InfoCheck, Statistic
+from lightning_ding.worker.episodes import SUCCESS, SUCCESS_RATE, InfoCheck, Statistic
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.plan import EpisodePlan
 
 if TYPE_CHECKING:
     from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
+    from lightning_ding.worker.infos import EpisodeInfos
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     def should_render(self, envstep: int, train_iter: int) -> bool:
         """Return whether the config asks for a video of an evaluation made now; the call changes nothing."""
-        freq, now = self.config.render.render_freq, self._now(envstep, train_iter)
-        return freq > 0 and (self._last_video is None or now - self._last_video >= freq)
+        freq = self.config.render.render_freq
+        return freq > 0 and (self._last_video is None or self._now(envstep, train_iter) - self._last_video >= freq)
 
     def check_can_render(self) -> None:
         """Raise if a video could not be made or written.
@@ -250,7 +251,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     @override
     def close(self) -> None:
-        """Release env and policy. The owner of the env closes it."""
         super().close()
         self._video = None
 
@@ -261,7 +261,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self._last_video = state_dict["last_film"]
 
@@ -276,10 +275,13 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         monitor: VectorEvalMonitor | None,
         policy_kwargs: Mapping[str, Any],
     ) -> None:
-        """Run the episodes of a plan."""
         policy.reset()
         acts_on_reward = policy_of(policy).acts_on_reward
-        infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
+        infos: EpisodeInfos | None = None
+        if self.info_keys:
+            from lightning_ding.worker.infos import EpisodeInfos
+
+            infos = EpisodeInfos(self.info_keys, stepper.env.num_envs, self.info_check)
         if monitor:
             from lightning_ding.worker.evaluator.video import FrameSource
 
@@ -296,7 +298,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             if acts_on_reward:
                 policy_kwargs = {**policy_kwargs, "reward": timestep.reward}
             plan.add(timestep.reward, timestep.valid)
-            if self.info_keys:
+            if infos is not None:
                 infos.add(timestep)
             if monitor:
                 monitor.update_video({i: frame for i, frame in frames.items() if timestep.valid[i]})
@@ -306,7 +308,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ended = timestep.terminated | timestep.truncated
             starts = np.flatnonzero(ended | ~timestep.valid)  # where not valid, it acted on a last observation again
             if len(starts):
-                plan.record(ended, timestep.abnormal, timestep.fault, monitor, infos.take(timestep, ended))
+                found = {SUCCESS_RATE: timestep.number(SUCCESS)} if infos is None else infos.take(timestep, ended)
+                plan.record(ended, timestep.abnormal, timestep.fault, monitor, found)
                 policy.reset(starts.tolist())
 
     def _cut_long_episodes(self, stepper: EnvStepper, timestep: Timestep, plan: EpisodePlan) -> Timestep:

@@ -64,7 +64,6 @@ class MetricSerialEvaluator(ISerialEvaluator):
     @property
     @override
     def env(self) -> tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None:
-        """The data loader and the metric; None if they were not given yet."""
         return None if self._meter is None else (self._loader, self._meter.metric)
 
     @override
@@ -120,7 +119,6 @@ class MetricSerialEvaluator(ISerialEvaluator):
 
     @override
     def close(self) -> None:
-        """Release data loader, metric and policy."""
         self._loader = self._meter = self._policy = None
 
     @override
@@ -130,7 +128,6 @@ class MetricSerialEvaluator(ISerialEvaluator):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self.best_metric = state_dict["best_metric"]
 

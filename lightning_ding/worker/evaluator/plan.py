@@ -51,6 +51,7 @@ class EpisodePlan:
         self.episodes = episodes
         self.seeds = [int(np.random.SeedSequence([seed, episode, number]).generate_state(1)[0]) for episode in episodes]
         """Seeds of the E episodes."""
+        self._seed_at: dict[int | None, int | None] = {None: None, **dict(enumerate(self.seeds))}
         self.returns = np.zeros((len(episodes), *players))
         """Returns of the episodes that ended, shape (E,) or (E, P)."""
         self.lengths = np.zeros(len(episodes), dtype=np.int64)
@@ -67,7 +68,7 @@ class EpisodePlan:
     @property
     def is_finished(self) -> bool:
         """Whether all episodes were run."""
-        return all(position is None for position in self.running)
+        return self.running.count(None) == len(self.running)
 
     @property
     def is_too_long(self) -> NDArray[np.bool_]:
@@ -82,15 +83,14 @@ class EpisodePlan:
 
     def first_seeds(self) -> list[int | None]:
         """Return the seed of the episode that each env runs; None for an env without an episode."""
-        return [None if running is None else self.seeds[running] for running in self.running]
+        return list(map(self._seed_at.__getitem__, self.running))
 
     def next_seeds(self) -> list[int | None]:
         """Return the seed of the episode that each env runs next, after an end or a fault; None after its last one."""
-        following = [
-            waiting[0] if waiting else running  # after its last episode only that one, and only if it had a fault
+        return [
+            self._seed_at[waiting[0] if waiting else running]  # its last episode is only run again after a fault
             for waiting, running in zip(self._waiting, self.running, strict=True)
         ]
-        return [None if position is None else self.seeds[position] for position in following]
 
     def add(self, reward: NDArray[np.float64], made_step: NDArray[np.bool_]) -> None:
         """Add the rewards of a step to the running episodes.

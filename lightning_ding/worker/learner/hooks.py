@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_ding.config import nearest, require
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
-from lightning_ding.worker.config import OFF, HookConfig
+from lightning_ding.worker.learner.config import OFF, HookConfig
 from lightning_ding.worker.learner.priority import DEFAULT_PRIORITY, HasPriority
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from lightning_ding.registry import LEARNER_REGISTRY
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.worker.arguments import check_integers, check_policy_kwargs
 from lightning_ding.worker.base import Worker, get_class
-from lightning_ding.worker.config import LearnerConfig
+from lightning_ding.worker.learner.config import LearnerConfig
 from lightning_ding.worker.learner.engine import DEFAULT_INSTANCE, LearnerEngine
 from lightning_ding.worker.learner.hooks import (
     POSITIONS,

@@ -46,10 +46,9 @@ def with_priority(callback: CallbackT, priority: int) -> CallbackT:
 
 def sort_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
     """Return callbacks by priority, in their order where it is equal; checkpoints stay last, as in Lightning."""
-    return sorted(callbacks, key=lambda callback: (isinstance(callback, Checkpoint), _priority_of(callback)))
 
+    def place(callback: Callback) -> tuple[bool, int]:
+        given = _PRIORITIES.get(callback, DEFAULT_PRIORITY)
+        return isinstance(callback, Checkpoint), callback.priority if isinstance(callback, HasPriority) else given
 
-def _priority_of(callback: Callback) -> int:
-    if isinstance(callback, HasPriority):
-        return callback.priority
-    return _PRIORITIES.get(callback, DEFAULT_PRIORITY)
+    return sorted(callbacks, key=place)

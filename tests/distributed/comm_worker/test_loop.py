@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,9 @@ from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Refusal
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
-from tests.processes import start
+from tests.processes import start, wait_for
 
 TASKS = [{"task_id": "a"}, {"task_id": "b"}]
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -13,16 +13,11 @@ import pytest
 
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Periodic
-from tests.distributed.coordinator.coordinating import Run, Worker, config, transitions
+from lightning_ding.distributed.coordinator.sample_ratio import LONGEST, SHORTEST, PollInterval
+from tests.distributed.coordinator.coordinating import Clock, Run, Worker, config, transitions
+from tests.processes import wait_for
 
 DEADLINE = 60.0
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "it did not come to this"
-        time.sleep(0.01)
 
 
 def test_collectors_and_a_learner_at_the_same_time_lose_and_repeat_nothing(tmp_path: Path) -> None:
@@ -65,7 +60,7 @@ def test_collectors_and_a_learner_at_the_same_time_lose_and_repeat_nothing(tmp_p
     threads = [threading.Thread(target=guarded(work), daemon=True) for work in works]
     for thread in threads:
         thread.start()
-    until(lambda: errors or run.coordinator.wait(0.1))
+    wait_for(lambda: errors or run.coordinator.wait(0.1))
     assert errors == []
     reward = sorted(run.rows()["reward"])
     ratio = run.replay.ratio
@@ -96,7 +91,7 @@ def test_eight_workers_wait_for_a_task_at_a_time_and_others_ask_again(
     threads = [threading.Thread(target=collector.take, daemon=True) for collector in collectors[:8]]
     for thread in threads:
         thread.start()
-    until(lambda: run.coordinator._num_waiting == 8)
+    wait_for(lambda: run.coordinator._num_waiting == 8)
     assert collectors[8].take() == {"task": None, "shutdown": False, "wait": DEADLINE}
     run.coordinator.handle("increase_collector", {"n": 9})
     for thread in threads:
@@ -114,7 +109,7 @@ def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatc
 
     run.coordinator.start()
     monkeypatch.setattr(run.coordinator.run.scheduler.commander, "get_learner_task", broken)
-    until(lambda: run.coordinator.failure)
+    wait_for(lambda: run.coordinator.failure)
     assert "the commander is broken" in str(run.coordinator.failure)
     run.coordinator.close()
 
@@ -129,7 +124,7 @@ def test_a_full_disk_is_tried_again() -> None:
 
     thread = Periodic("saving", 0.01, save, told.append)
     thread.start()
-    until(lambda: len(calls) >= 3)
+    wait_for(lambda: len(calls) >= 3)
     thread.stop()
     assert told == []
 
@@ -145,7 +140,22 @@ def test_only_the_time_of_the_function_makes_its_calls_rarer() -> None:
     thread = Periodic("saving", 0.01, lambda: calls.append("save"), calls.append, delete)
     began = time.monotonic()
     thread.start()
-    until(lambda: len(calls) >= 6)
+    wait_for(lambda: len(calls) >= 6)
     assert time.monotonic() - began < 4.0  # a pause that counted the 0.2 s would alone be 4 s
     assert calls[:6] == ["save", "delete"] * 3
     thread.stop()
+
+
+def test_the_wait_is_a_share_of_the_mean_interval_within_bounds() -> None:
+    clock = Clock()
+    pace = PollInterval(clock)
+    assert pace.wait(0.5) == SHORTEST
+    for clock.now in (1.0, 1.04, 1.08):
+        pace.note()
+    assert pace.wait(0.5) == pytest.approx(0.02)
+    clock.now += 0.09
+    pace.note()
+    assert pace.wait(1.0) == pytest.approx(0.05)  # 0.04 + 0.2 * (0.09 - 0.04)
+    clock.now += 1000
+    pace.note()
+    assert pace.wait(1.0) == LONGEST

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightning_ding.callbacks import Curriculum
-from lightning_ding.datamodules.resume import EnvHandles
 from lightning_ding.distributed.ray.store import RayStore
-from lightning_ding.envs.handle import EnvHandle
+from lightning_ding.envs.handle import EnvHandle, EnvHandles
 from lightning_ding.utils.protocols import RunData
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.distributed.comm_worker.test_collector import run, task

@@ -129,14 +129,6 @@ def test_an_action_that_an_env_keeps_stays_what_it_was(make: Make) -> None:
     assert [action.tolist() for action in envs.get_attr("kept")[0]] == [[0.25], [0.5]]
 
 
-def test_too_few_actions_are_refused(make: Make) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset()
-
-    with pytest.raises(ValueError, match="actions must be 2, one for each env, got 1"):
-        envs.step(np.zeros(1, dtype=np.int64))
-
-
 def test_observations_are_the_callers_own_unless_he_wants_them_lent(make: Make) -> None:
     for is_copy in (True, False):
         envs = make([CountingEnv], copy=is_copy)
@@ -252,11 +244,6 @@ def test_envs_in_processes_can_be_paused(make: Make) -> None:
 # ------------------------------------------------------------------ what is refused
 
 
-def test_steps_before_a_reset_are_refused(make: Make) -> None:
-    with pytest.raises(ResetNeeded, match=r"call reset\(\) before step\(\)"):
-        make([CountingEnv]).step(np.zeros(1, dtype=np.int64))
-
-
 def test_without_autoreset_an_env_does_not_step_after_its_episode(make: Make) -> None:
     envs = make([functools.partial(CountingEnv, lengths=(length,)) for length in (1, 2)], AutoresetMode.DISABLED)
     envs.reset()
@@ -276,7 +263,13 @@ def test_a_reset_mask_that_is_none_is_refused(make: Make, mask: Any) -> None:
         make([CountingEnv] * 2).reset(options={"reset_mask": mask})
 
 
-def test_seeds_must_be_as_many_as_envs(make: Make) -> None:
+def test_mistakes_are_named(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    envs.reset()
+    with pytest.raises(ValueError, match="actions must be 2, one for each env, got 1"):
+        envs.step(np.zeros(1, dtype=np.int64))
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) before step\(\)"):
+        make([CountingEnv]).step(np.zeros(1, dtype=np.int64))
     with pytest.raises(ValueError, match="seed must be an integer, None or a list of 2 of these, got 3"):
         make([CountingEnv] * 2).reset(seed=[1, 2, 3])
 

@@ -116,16 +116,13 @@ def test_game_that_was_played_before_it_was_watched_is_refused() -> None:
     env_state(env)
 
 
-def test_unwatched_game_with_sticky_actions_is_refused() -> None:
+def test_mistakes_are_named() -> None:
     env = gym.vector.SyncVectorEnv([lambda: gym.make("ALE/Pong-v5")])
     env.reset(seed=1)
     with pytest.raises(
         NotPlainError, match=r"an ALEInterface with sticky actions that make_vector_env has not created"
     ):
         env_state(env)
-
-
-def test_game_that_is_observed_by_its_sound_is_refused() -> None:
     env = make_vector_env("ALE/Pong-v5", 1, seed=1, env_kwargs={"sound_obs": True})
     with pytest.raises(NotPlainError, match=r"ALE/Pong-v5: AtariEnv.ale is an ALEInterface with sound_obs"):
         env_state(env)

@@ -324,12 +324,9 @@ def test_state_is_accepted_by_envs_whose_wrappers_have_moved_to_another_module()
         load_env_state(make("CartPole-v1", (FaultBarrier, FaultBarrier)), state)
 
 
-def test_a_view_of_another_array_is_refused() -> None:
+def test_mistakes_are_named() -> None:
     with pytest.raises(NotPlainError, match=r"Board: Board.row shares memory with Board: Board.board"):
         env_state(make(functools.partial(Board, is_view=True)))
-
-
-def test_a_method_of_a_generator_is_refused() -> None:
     with pytest.raises(NotPlainError, match=r"Draws.random is a method of a numpy.random._generator.Generator"):
         env_state(make(Draws))
 

@@ -36,7 +36,7 @@ class IsaacLike:
 class ManiSkillLike(CartPole):
     """ManiSkill's form: the final observation under another name, only in steps in which an episode ended."""
 
-    def step(self, actions: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
         obs, reward, terminated, truncated, info = super().step(actions)
         ended = info["_final_obs"]
         if not ended.any():
@@ -57,12 +57,12 @@ class RslLike(IsaacLike):
 class ArraysLike(CartPole):
     """An env of another array library with ``__dlpack__``; it notes whether actions are arrays of that library."""
 
-    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+    def reset(self, **kwargs: Any) -> Any:
         obs, info = super().reset(**kwargs)
         self.returned = obs.numpy()
         return self.returned, info
 
-    def step(self, actions: Any) -> tuple[Any, ...]:  # type: ignore[override]
+    def step(self, actions: Any) -> tuple[Any, ...]:
         self.got = actions
         obs, *flags, info = super().step(torch.from_numpy(actions))
         self.returned = obs.numpy()
@@ -77,11 +77,11 @@ class FromArrays(VectorEnv[Any, Any, Any]):
         self.num_envs, self.metadata = env.num_envs, env.metadata
         self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Tensor, dict[str, Any]]:  # type: ignore[override]
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Tensor, dict[str, Any]]:
         obs, _ = self._inner.reset(seed=seed)
         return torch.from_numpy(obs.copy()), {}
 
-    def step(self, actions: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
         obs, reward, terminated, truncated, info = self._inner.step(actions.numpy())
         final = obs.copy()
         for row in np.flatnonzero(terminated | truncated):

@@ -125,6 +125,6 @@ def test_state_continues_an_env_exactly() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"), [("num_envs", {"num_envs": 0}), ("max_episode_steps", {"max_episode_steps": 0})]
 )
-def test_bad_numbers_are_refused(name: str, arguments: dict[str, int]) -> None:
+def test_bad_numbers_are_refused(name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{name} must be >= 1"):
         BUILT_IN["CartPole-v1"](**arguments)

@@ -83,6 +83,7 @@ def test_lists_of_numbers_are_refused() -> None:
 
 
 def test_vector_env_of_arrays_makes_the_same_steps() -> None:
+    want: Any
     env = make_vector_env("CartPole-v1", N, mode="tensor", seed=3, env_kwargs={"max_episode_steps": 9})
     assert isinstance(env, TensorsAsNumpy)
     same = CartPole(N, max_episode_steps=9)
@@ -102,14 +103,14 @@ def test_vector_env_of_arrays_makes_the_same_steps() -> None:
 class InAttributes(CartPole):
     """An env whose state is in attributes."""
 
-    state_dict = load_state_dict = property()  # type: ignore[assignment]
+    state_dict = load_state_dict = property()
 
 
 class BySetState(CartPole):
     """An env with ``get_state`` and ``set_state``."""
 
     get_state, set_state = CartPole.state_dict, CartPole.load_state_dict
-    state_dict = load_state_dict = property()  # type: ignore[assignment]
+    state_dict = load_state_dict = property()
 
 
 @pytest.mark.parametrize("form", [CartPole, BySetState])

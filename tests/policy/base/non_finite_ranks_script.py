@@ -1,4 +1,4 @@
-"""Learns on two gloo ranks of which one has a bad minibatch, started by test_non_finite_ranks.py.
+"""Learns on two gloo ranks of which one has a bad minibatch, started by test_non_finite_compiled.py.
 
 python non_finite_ranks_script.py FOLDER RANK: each rank writes what it found to FOLDER/rank_R.pt.
 """

@@ -14,10 +14,7 @@ import torch
 import torch.distributed as dist
 
 from lightning_ding.policy import PPOPolicy
-from lightning_ding.policy.base.rank_statistics import (
-    standardise_over_ranks,
-    update_over_ranks,
-)
+from lightning_ding.policy.base.rank_statistics import standardise_over_ranks, update_over_ranks
 from lightning_ding.rl import RunningMeanStd
 from lightning_ding.utils.ranks import mean_over_ranks, min_over_ranks
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lightning_ding.policy.base.spaces import ActionBounds, action_bounds
+from lightning_ding.policy.base.action_bounds import ActionBounds, action_bounds
 
 NORMALISED = [[-1.0, -1.0], [0.0, 0.0], [1.0, 0.5]]
 IN_ENV_UNITS = [[-2.0, 0.0], [2.0, 0.5], [6.0, 0.75]]

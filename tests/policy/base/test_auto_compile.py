@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lightning import Trainer
+import torch
+from torch import Tensor
+from torch.testing import assert_close
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, create_policy
 from lightning_ding.policy.base import compile as compiled_module
 from lightning_ding.policy.base.compile import Compiler
 from lightning_ding.utils import private_api
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 DISCRETE: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
 
@@ -95,3 +96,36 @@ def test_auto_uses_the_code_of_an_earlier_fit_again() -> None:
 def test_unknown_value_of_compile_is_refused() -> None:
     with pytest.raises((ValueError, TypeError), match=r"compile.*'auto', got str: 'always'"):
         create_policy({"type": "dqn", "compile": "always"})
+
+
+X, WEIGHT, BIAS = torch.randn(5, 3), torch.randn(3, 2), torch.randn(2)
+XS, WEIGHTS, BIASES = torch.randn(4, 5, 3), torch.randn(4, 3, 2), torch.randn(4, 1, 2)
+
+
+def operators_of(function: Any, tensors: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the operators of a function's graph, after a check that the graph computes the same."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def kept(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
+        graphs.append(graph)
+        return lambda given: graph(*given)
+
+    monkeypatch.setattr(private_api, "_compile", kept)
+    made = private_api.Compiled(function, tensors, [False] * len(tensors))(tensors)
+    assert_close(made[0], function(*tensors)[0])
+    return {str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"}
+
+
+def test_product_and_bias_are_two_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = operators_of(lambda b, x, w: [torch.addmm(b, x, w)], [BIAS, X, WEIGHT], monkeypatch)
+    assert {"aten.bmm.default", "aten.add.Tensor"} <= one
+    assert "aten.addmm.default" not in one
+    several = operators_of(lambda b, x, w: [torch.baddbmm(b, x, w)], [BIASES, XS, WEIGHTS], monkeypatch)
+    assert several == {"aten.bmm.default", "aten.add.Tensor"}
+
+
+def test_scaled_product_stays_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = operators_of(lambda b, x, w: [torch.addmm(b, x, w, alpha=2)], [BIAS, X, WEIGHT], monkeypatch)
+    assert one == {"aten.addmm.default"}
+    several = operators_of(lambda b, x, w: [torch.baddbmm(b, x, w, beta=0.5)], [BIASES, XS, WEIGHTS], monkeypatch)
+    assert several == {"aten.baddbmm.default"}

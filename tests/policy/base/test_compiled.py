@@ -7,7 +7,6 @@ compiles the update of one algorithm; the slow tests compile those of all others
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,9 @@ from lightning_ding.policy import DQNPolicy, create_policy
 from lightning_ding.policy.base import compile as compiled_module
 from lightning_ding.policy.base.compile import Compiler
 from tests.algorithms.table import ALGORITHMS
+from tests.conftest import MakeTrainer
 from tests.processes import run_two_ranks
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 DISCRETE: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16], "activation": "tanh"}
 CONFIGS: dict[str, Config] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from lightning_ding.policy import DQNPolicy, NonFiniteError, PPOPolicy, SACPolic
 from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.worker import AdvancedReplayBuffer
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 NAN, INF = math.nan, math.inf
 MODEL: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
@@ -492,7 +491,7 @@ def test_a_run_that_skips_nothing_says_so(make_trainer: MakeTrainer, small: Conf
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the CPU as a device on which reading a value is expensive."""
-    monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
+    monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
 
 
 def test_a_device_skips_a_bad_step_and_all_later_ones_until_the_result_is_read(on_device: None) -> None:

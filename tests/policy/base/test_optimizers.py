@@ -23,8 +23,8 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, SACPolicy
 from lightning_ding.policy.base.optimizers import read_configuration
+from tests.conftest import MakeTrainer
 
-MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 Configure = Callable[[Any], Any]
 
@@ -212,18 +212,15 @@ def test_what_cannot_work_is_refused_by_name(
         fit(make_trainer(limit_val_batches=0), policy) if has_trainer else policy.learn_mode.forward(batch())
 
 
-def test_no_optimizer_at_all_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
-    with pytest.raises(ValueError, match="configure_optimizers of OwnDQN must be one that returns"):
-        fit(make_trainer(limit_val_batches=0), own(small, lambda policy: None))
-
-
 def test_one_optimizer_for_three_losses_is_refused() -> None:
     policy = OwnSAC({"model": {"obs_shape": 3, "action_shape": 1}})
     with pytest.raises(ValueError, match=r"OwnSAC must be one that returns 3, one for each loss, got \['SGD'\]"):
         policy.learn_mode.state_dict()
 
 
-def test_two_schedules_of_one_rate_are_refused(make_trainer: MakeTrainer, small: Config) -> None:
+def test_mistakes_are_named(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ValueError, match="configure_optimizers of OwnDQN must be one that returns"):
+        fit(make_trainer(limit_val_batches=0), own(small, lambda policy: None))
     learn = {"lr_scheduler": {"type": "linear", "unit": "env_step", "decay": 100}}
     with pytest.raises(ValueError, match=r"learn\.lr_scheduler must be of type constant with a scheduler"):
         fit(make_trainer(limit_val_batches=0), own(small, scheduled, learn=learn))

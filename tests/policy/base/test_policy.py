@@ -17,14 +17,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_ding import policy as policies
-from lightning_ding.policy import (
-    CommandModePolicy,
-    DQNConfig,
-    DQNPolicy,
-    Policy,
-    PPOPolicy,
-    QLearningPolicy,
-)
+from lightning_ding.policy import CommandModePolicy, DQNConfig, DQNPolicy, Policy, PPOPolicy, QLearningPolicy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from tests.policy.base.small_dqn import CFG, make_batch, make_policy, weights
@@ -99,11 +92,6 @@ def test_a_policy_takes_its_config_as_a_dataclass() -> None:
     assert DQNPolicy(config).config is config
 
 
-def test_an_unknown_config_key_raises_and_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'learn\.batchsize'; did you mean 'learn\.batch_size'\?"):
-        DQNPolicy({"learn": {"batchsize": 3}})
-
-
 @pytest.mark.parametrize("key", ["cuda", "multi_gpu", "bp_update_sync", "on_policy", "traj_len_inf"])
 def test_a_key_of_ding_that_has_moved_says_where_to(key: str) -> None:
     with pytest.raises(ValueError, match=f"config key '{key}' does not exist here: "):
@@ -116,15 +104,10 @@ def test_a_key_of_ding_that_has_moved_says_where_to(key: str) -> None:
 def test_a_policy_without_shapes_has_no_network_until_it_is_built() -> None:
     policy = DQNPolicy()
     before = policy.is_built
-    policy.build(OBS_SPACE, ACTION_SPACE)
-    actions = policy.eval_mode.forward(torch.zeros(2, 4))["action"]
-    assert (before, policy.is_built, actions.shape) == (False, True, (2,))
-
-
-def test_build_returns_the_policy_and_writes_the_shapes_into_its_config() -> None:
-    policy = DQNPolicy()
     assert policy.build(OBS_SPACE, ACTION_SPACE) is policy
     assert (policy.config.model.obs_shape, policy.config.model.action_shape) == (4, 3)
+    actions = policy.eval_mode.forward(torch.zeros(2, 4))["action"]
+    assert (before, policy.is_built, actions.shape) == (False, True, (2,))
 
 
 def test_build_leaves_a_network_that_fits(policy: DQNPolicy) -> None:
@@ -141,16 +124,6 @@ def test_build_refuses_an_action_space_and_names_it(space: spaces.Space[Any]) ->
     assert f"got {space}" in str(error.value)
 
 
-def test_build_refuses_an_observation_space_and_names_it() -> None:
-    with pytest.raises(TypeError, match=r"the observation space must be .* got Text\("):
-        DQNPolicy().build(spaces.Text(7), ACTION_SPACE)
-
-
-def test_build_refuses_an_observation_of_another_shape_than_the_config_says(policy: DQNPolicy) -> None:
-    with pytest.raises(ValueError, match=r"model\.obs_shape is 4 in the config, but the env has 5"):
-        policy.build(spaces.Box(-1, 1, (5,)), ACTION_SPACE)
-
-
 def test_build_takes_a_size_for_a_board_of_as_many_fields() -> None:
     board = spaces.Dict({"observation": spaces.Box(-1, 1, (3, 3, 2)), "action_mask": spaces.MultiBinary(3)})
     shapes = {"obs_shape": {"observation": 18, "action_mask": 3}, "action_shape": 3}
@@ -162,20 +135,10 @@ def test_build_takes_a_size_for_a_board_of_as_many_fields() -> None:
         )
 
 
-def test_build_refuses_an_action_of_another_shape_than_the_config_says() -> None:
-    with pytest.raises(ValueError, match=r"model\.action_shape is 2 in the config, but the env has 3"):
-        DQNPolicy({"model": {"action_shape": 2}}).build(OBS_SPACE, ACTION_SPACE)
-
-
 @pytest.mark.parametrize("written", [4, [4], (4,)])
 def test_build_takes_a_size_and_a_shape_of_one_axis_for_the_same(written: Any) -> None:
     policy = DQNPolicy({"model": {"obs_shape": written}})
     assert policy.build(OBS_SPACE, ACTION_SPACE).is_built
-
-
-def test_an_unbuilt_policy_says_how_to_build_it() -> None:
-    with pytest.raises(RuntimeError, match=r"DQNPolicy has no spaces: .*call build\("):
-        DQNPolicy().eval_mode.forward(torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize("model", [{"type": "dqn"}, lambda obs: obs, nn.Linear])
@@ -230,7 +193,15 @@ def test_a_policy_that_only_collects_has_no_optimizer_and_no_target() -> None:
     assert (policy.configure_optimizers(), hasattr(policy, "target_model")) == (([], []), False)
 
 
-def test_a_policy_that_does_not_learn_says_so_when_asked_for_its_state() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"'learn\.batchsize'; did you mean 'learn\.batch_size'\?"):
+        DQNPolicy({"learn": {"batchsize": 3}})
+    with pytest.raises(TypeError, match=r"the observation space must be .* got Text\("):
+        DQNPolicy().build(spaces.Text(7), ACTION_SPACE)
+    with pytest.raises(ValueError, match=r"model\.action_shape is 2 in the config, but the env has 3"):
+        DQNPolicy({"model": {"action_shape": 2}}).build(OBS_SPACE, ACTION_SPACE)
+    with pytest.raises(RuntimeError, match=r"DQNPolicy has no spaces: .*call build\("):
+        DQNPolicy().eval_mode.forward(torch.zeros(2, 4))
     with pytest.raises(RuntimeError, match="the field 'learn' is not enabled"):
         make_policy(enable_field=["collect"]).learn_mode.state_dict()
 
@@ -283,11 +254,8 @@ def test_every_policy_has_a_command_mode() -> None:
     assert command.get_setting_collect({"envstep": 5000, "learner_step": 3}) == {}
 
 
-def test_the_learn_mode_describes_the_policy(policy: DQNPolicy) -> None:
+def test_the_learn_mode_describes_the_policy_and_monitors_what_an_update_reports(policy: DQNPolicy) -> None:
     assert policy.learn_mode.info() == repr(policy)
-
-
-def test_the_learn_mode_monitors_what_an_update_reports(policy: DQNPolicy) -> None:
     reported = set(policy.learn_mode.forward(make_batch()))
     assert set(policy.learn_mode.monitor_vars()) == reported | {"cur_lr"}
 
@@ -311,14 +279,11 @@ def test_the_eval_mode_hands_arguments_on_to_a_policy_that_takes_them() -> None:
         DQNPolicy(CFG).eval_mode.forward(obs, shift=10)
 
 
-def test_the_eval_mode_takes_the_action_of_the_largest_value(policy: DQNPolicy) -> None:
+def test_the_eval_mode_and_the_module_take_the_action_of_the_largest_value(policy: DQNPolicy) -> None:
     obs = torch.randn(20, 4)
-    assert_close(policy.eval_mode.forward(obs)["action"], policy.model(obs)["logit"].argmax(1))
-
-
-def test_the_forward_of_the_module_is_the_greedy_action(policy: DQNPolicy) -> None:
-    obs = torch.randn(20, 4)
-    assert_close(policy(obs), policy.eval_mode.forward(obs)["action"])
+    best = policy.model(obs)["logit"].argmax(1)
+    assert_close(policy.eval_mode.forward(obs)["action"], best)
+    assert_close(policy(obs), best)
 
 
 @pytest.mark.parametrize("mode", ["collect_mode", "eval_mode"])
@@ -479,16 +444,6 @@ def test_an_attribute_that_was_set_is_the_one_got_in_every_mode(policy: DQNPolic
     assert policy.eval_mode.get_attribute("temperature") == 0.5
 
 
-def test_an_unknown_attribute_is_named(policy: DQNPolicy) -> None:
-    with pytest.raises(NotImplementedError, match="DQNPolicy has no attribute 'temperature' for workers"):
-        policy.collect_mode.get_attribute("temperature")
-
-
-def test_an_attribute_that_comes_from_the_config_cannot_be_set_and_is_named(policy: DQNPolicy) -> None:
-    with pytest.raises(AttributeError, match="'n_sample' is computed by DQNPolicy; change its config instead"):
-        policy.collect_mode.set_attribute("n_sample", 3)
-
-
 # States
 
 
@@ -534,7 +489,13 @@ def test_a_checkpoint_carries_the_counters(policy: DQNPolicy) -> None:
     assert restored.progress.env_step == 17
 
 
-def test_a_checkpoint_without_counters_is_refused(policy: DQNPolicy) -> None:
+def test_other_mistakes_are_named(policy: DQNPolicy) -> None:
+    with pytest.raises(ValueError, match=r"model\.obs_shape is 4 in the config, but the env has 5"):
+        policy.build(spaces.Box(-1, 1, (5,)), ACTION_SPACE)
+    with pytest.raises(NotImplementedError, match="DQNPolicy has no attribute 'temperature' for workers"):
+        policy.collect_mode.get_attribute("temperature")
+    with pytest.raises(AttributeError, match="'n_sample' is computed by DQNPolicy; change its config instead"):
+        policy.collect_mode.set_attribute("n_sample", 3)
     with pytest.raises(KeyError, match="the checkpoint contains no 'progress'"):
         policy.on_load_checkpoint({"state_dict": {}})
 

@@ -10,10 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from lightning_ding.policy.base.rank_statistics import (
-    standardise_over_ranks,
-    update_over_ranks,
-)
+from lightning_ding.policy.base.rank_statistics import standardise_over_ranks, update_over_ranks
 from lightning_ding.rl import RunningMeanStd
 from lightning_ding.utils.ranks import mean_over_ranks, min_over_ranks, world_size
 from tests.processes import run_two_ranks

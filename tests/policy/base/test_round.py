@@ -10,9 +10,7 @@ from torch.testing import assert_close
 
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
-from lightning_ding.policy import (
-    DQNPolicy,
-)
+from lightning_ding.policy import DQNPolicy
 from tests.policy.base.small_dqn import CFG, make_batch, make_policy, weights
 
 

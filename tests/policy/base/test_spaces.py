@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 from gymnasium import spaces
 
 import lightning_ding.policy  # noqa: F401 - registers the algorithms
-from lightning_ding.policy.base.spaces import action_bounds, actor_shapes, continuous_action, discrete_action, obs_shape
+from lightning_ding.policy.base.action_bounds import action_bounds, actor_shapes, continuous_action
+from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
+from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, OBSERVATIONS
 
 MOVE = spaces.Discrete(3)
 
@@ -121,11 +125,6 @@ def test_discrete_action_refuses_other_spaces_and_names_policy_and_space(space: 
     assert str(error.value).endswith(f"got {space}")
 
 
-def test_discrete_action_says_what_to_use_for_a_box_of_integers() -> None:
-    with pytest.raises(TypeError, match="use a MultiDiscrete in place of a Box of integers"):
-        discrete_action(spaces.Box(0, 3, (2,), np.int32), "dqn")
-
-
 def test_continuous_action_tells_integers_and_their_bounds() -> None:
     real = {"action_shape": 1, "action_low": [-2.0], "action_high": [0.5], "action_integer": False}
     whole = {"action_shape": 2, "action_low": [-3.0] * 2, "action_high": [5.0] * 2, "action_integer": True}
@@ -154,7 +153,9 @@ def test_continuous_action_refuses_spaces_that_are_not_vectors(space: spaces.Spa
         continuous_action(space, "sac")
 
 
-def test_discrete_action_names_the_policies_for_a_box() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TypeError, match="use a MultiDiscrete in place of a Box of integers"):
+        discrete_action(spaces.Box(0, 3, (2,), np.int32), "dqn")
     with pytest.raises(
         TypeError, match=r"dqn needs a Discrete action space.*; ppo, a2c, pg, ddpg, td3 and sac take a Box"
     ):
@@ -179,3 +180,40 @@ def test_policies_that_the_refusals_name_take_the_space(name: str, space: spaces
     policy = POLICY_REGISTRY.get(name)()
     policy.build(spaces.Box(-1, 1, (3,)), space)
     assert space.contains(policy.predict(np.zeros(3, np.float32)))
+
+
+SPACES: list[spaces.Space[Any]] = [
+    *OBSERVATIONS.values(),
+    *DISCRETE.values(),
+    HYBRID,
+    INTEGERS,
+    spaces.Box(0, 255, (4, 84, 84), np.uint8),
+    spaces.Box(np.array([-1.0, -np.inf]), np.array([np.inf, 0.1]), dtype=np.float64),
+    spaces.Box(-0.1, 0.3, (2, 3), np.float32),
+    spaces.Discrete(3, start=1, dtype=np.int32),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_space_is_the_same_after_writing_it_as_json(space: spaces.Space[Any]) -> None:
+    text = json.dumps(to_plain(space), allow_nan=False)
+    found = from_plain(json.loads(text))
+    assert found == space
+    assert found.dtype == space.dtype
+
+
+def test_bounds_of_an_image_are_one_number() -> None:
+    assert to_plain(spaces.Box(0, 255, (4, 84, 84), np.uint8)) == {
+        "type": "Box",
+        "low": 0,
+        "high": 255,
+        "shape": [4, 84, 84],
+        "dtype": "uint8",
+    }
+
+
+def test_other_spaces_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"must be made of Box, .* got Text"):
+        to_plain(spaces.Text(3))
+    with pytest.raises(ValueError, match=r"must be one of .*'Box'.*, got 'Text'"):
+        from_plain({"type": "Text"})

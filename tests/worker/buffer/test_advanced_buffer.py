@@ -114,11 +114,6 @@ def test_sample_range_passes_over_what_has_left() -> None:
     assert set(got["reward"].flatten().tolist()) == {1, 4}
 
 
-def test_sample_range_may_not_hold_less_than_a_minibatch() -> None:
-    with pytest.raises(ValueError, match=r"batch_size must be at most the 2 transitions kept, .* got 3"):
-        prioritised(1, 1, 1, 1).sample(3, sample_range=slice(-2, None))
-
-
 def slow_importance_weights(priorities: dict[float, float], alpha: float, beta: float) -> dict[float, float]:
     """Return (N p_i)^-beta, divided by the largest, with p_i = priority_i^alpha / sum."""
     total = sum(priority**alpha for priority in priorities.values())
@@ -187,7 +182,9 @@ def test_beta_goes_to_one_over_the_env_steps_asked_for(unit: str, anneal_step: f
     assert other.beta == 1.0
 
 
-def test_beta_in_shares_of_no_budget_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"batch_size must be at most the 2 transitions kept, .* got 3"):
+        prioritised(1, 1, 1, 1).sample(3, sample_range=slice(-2, None))
     buffer = prioritised(1, 16, anneal_step=1.0, anneal_unit="budget")
     with pytest.raises(ValueError, match="set max_env_step on the datamodule"):
         buffer.sample(2)

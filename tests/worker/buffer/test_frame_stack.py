@@ -284,17 +284,11 @@ def test_frame_stack_that_no_observation_has_is_refused(obs: Any) -> None:
         RingStorage(4, 3).push({"obs": obs, "next_obs": obs})
 
 
-def test_frame_stack_without_observations_is_refused() -> None:
+def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"frame_stack must be the first axis of an observation, \{\}, got 3"):
         RingStorage(4, 3).push({"reward": np.zeros(1)})
-
-
-def test_frame_stack_of_another_state_is_refused() -> None:
     with pytest.raises(ValueError, match="frame_stack must be 2, as in the saved state, got 3"):
         RingStorage(4, 3).load_state_dict(RingStorage(4, 2).state_dict())
-
-
-def test_frame_stack_must_be_a_number_of_frames() -> None:
     with pytest.raises(ValueError, match="frame_stack must be >= 1, got 0"):
         NaiveReplayBuffer({"frame_stack": 0})
 

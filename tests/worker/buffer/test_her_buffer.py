@@ -247,44 +247,6 @@ def test_saved_buffer_is_a_data_set(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- errors
 
 
-def test_returns_of_several_steps_are_refused() -> None:
-    buffer = make_buffer()
-    by_hand(buffer)
-    with pytest.raises(ValueError, match=r"nstep must be 1 with the buffer 'her'.*got 3"):
-        buffer.sample(2, n_step=3)
-
-
-def test_rewards_of_the_first_of_several_steps_are_refused() -> None:
-    buffer = make_buffer()
-    by_hand(buffer)
-    with pytest.raises(ValueError, match="first_step must be False with the buffer 'her'"):
-        buffer.sample(2, first_step=True)
-
-
-def test_buffer_without_an_env_is_refused() -> None:
-    buffer = create_buffer({"type": "her"})
-    buffer.push([step(0, 1)])
-    with pytest.raises(ValueError, match="needs an env for its rewards"):
-        buffer.sample(1)
-
-
-def test_env_without_rewards_of_goals_is_refused() -> None:
-    with pytest.raises(ValueError, match="env must be one with compute_reward"):
-        make_buffer(gym.make("CartPole-v1"))
-
-
-def test_observations_without_goals_are_refused() -> None:
-    plain = {**step(0, 1), "obs": np.zeros(2), "next_obs": np.zeros(2)}
-    with pytest.raises(ValueError, match="obs must be a dict with observation, achieved_goal, desired_goal"):
-        make_buffer().push([plain])
-
-
-def test_transitions_without_episodes_are_refused() -> None:
-    some = {name: value for name, value in step(0, 1).items() if name != "episode_id"}
-    with pytest.raises(ValueError, match=r"data must be transitions with env_id and episode_id.*episode_id"):
-        make_buffer().push([some])
-
-
 class SingleJudge(Judge):
     """Computes the reward of one goal only."""
 
@@ -292,7 +254,27 @@ class SingleJudge(Judge):
         return -float((achieved_goal != desired_goal).any())
 
 
-def test_reward_that_is_not_computed_for_arrays_is_refused() -> None:
+def test_mistakes_are_named() -> None:
+    buffer = make_buffer()
+    by_hand(buffer)
+    with pytest.raises(ValueError, match=r"nstep must be 1 with the buffer 'her'.*got 3"):
+        buffer.sample(2, n_step=3)
+    buffer = make_buffer()
+    by_hand(buffer)
+    with pytest.raises(ValueError, match="first_step must be False with the buffer 'her'"):
+        buffer.sample(2, first_step=True)
+    buffer = create_buffer({"type": "her"})
+    buffer.push([step(0, 1)])
+    with pytest.raises(ValueError, match="needs an env for its rewards"):
+        buffer.sample(1)
+    with pytest.raises(ValueError, match="env must be one with compute_reward"):
+        make_buffer(gym.make("CartPole-v1"))
+    plain = {**step(0, 1), "obs": np.zeros(2), "next_obs": np.zeros(2)}
+    with pytest.raises(ValueError, match="obs must be a dict with observation, achieved_goal, desired_goal"):
+        make_buffer().push([plain])
+    some = {name: value for name, value in step(0, 1).items() if name != "episode_id"}
+    with pytest.raises(ValueError, match=r"data must be transitions with env_id and episode_id.*episode_id"):
+        make_buffer().push([some])
     buffer = make_buffer(SingleJudge())
     by_hand(buffer)
     with pytest.raises(ValueError, match=r"compute_reward of the env must be a function of arrays.*\(3,\)"):

@@ -190,16 +190,12 @@ def test_stale_transition_is_not_brought_back_by_an_update() -> None:
     assert set(buffer.sample(1, cur_learner_iter=0, num_batches=20)["reward"].flatten().tolist()) == {1}
 
 
-def test_max_staleness_needs_a_policy_version() -> None:
+def test_mistakes_are_named() -> None:
     with pytest.raises(
         ValueError, match=r"data must be transitions with a policy_version or a collect_iter, got \['reward'\]"
     ):
         buffer_of(4, max_staleness=5).push(rows(0))
-
-
-def test_sample_refuses_when_too_few_are_fresh() -> None:
     buffer = buffer_of(4, max_staleness=5)
     buffer.push(rows(0, 1, 2, policy_version=[0, 0, 9]))
-
     with pytest.raises(ValueError, match=r"at most the 1 transitions kept within max_staleness, .* got 2"):
         buffer.sample(2, cur_learner_iter=9)

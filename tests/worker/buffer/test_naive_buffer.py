@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from lightning_ding import nested
-from lightning_ding.config import to_dict
-from lightning_ding.worker import NaiveReplayBuffer, SequenceReplayBuffer, create_buffer, get_buffer_cls
-from lightning_ding.worker.config import ReplayBufferConfig
+from lightning_ding.worker import NaiveReplayBuffer, SequenceReplayBuffer, create_buffer
 from tests.worker.buffer.uniform_toys import assert_equal, buffer_of, filled, steps
 
 
@@ -139,11 +137,6 @@ def test_push_refuses_data_that_does_not_fit(change: dict[str, Any], message: st
 
     with pytest.raises(ValueError, match=message):
         buffer.push(steps(2, 2) | change)
-
-
-def test_push_refuses_a_list_of_transitions_with_different_keys() -> None:
-    with pytest.raises(ValueError, match=r"every item must have the keys \['reward'\], got \['action'\]"):
-        buffer_of(4).push([{"reward": 1.0}, {"action": 1}])
 
 
 @pytest.mark.parametrize("num_batches", [None, 1, 40])
@@ -288,13 +281,6 @@ def test_sample_differs_with_the_seed() -> None:
     assert first.sample(20)["reward"].tolist() != second.sample(20)["reward"].tolist()
 
 
-def test_sample_refuses_more_than_there_is() -> None:
-    with pytest.raises(
-        ValueError, match="batch_size must be at most the 5 transitions kept, without replacement, got 6"
-    ):
-        filled(5).sample(6)
-
-
 @pytest.mark.parametrize("replace", [False, True])
 def test_sample_refuses_an_empty_buffer(replace: bool) -> None:
     with pytest.raises(ValueError, match="batch_size must be at most the 0 transitions kept"):
@@ -319,59 +305,6 @@ def test_update_says_that_there_are_no_priorities() -> None:
         filled(5).update({"priority": torch.ones(2)})
 
 
-COMMON = {"type", "cfg_type", "import_names", "replay_buffer_size", "frame_stack", "memmap_dir"}
-
-
-COMMON |= {"enable_track_used_data", "monitor_freq"}
-
-
-OF_ADVANCED = {"alpha", "beta", "anneal_step", "anneal_unit", "max_use", "max_staleness", "thruput_controller"}
-OF_SEQUENCE = {"sequence_length", "burn_in"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys"),
-    [("naive", set()), ("advanced", OF_ADVANCED), ("sequence", OF_SEQUENCE), ("episode", OF_SEQUENCE)],
-)
-def test_default_config_of_a_buffer_has_the_keys_that_do_something_in_it(kind: str, keys: set[str]) -> None:
-    default = get_buffer_cls({"type": kind}).default_config()
-
-    assert set(default) == COMMON | keys
-    assert default.type == kind
-    assert set(to_dict(ReplayBufferConfig())) == COMMON - {"cfg_type"}
-
-
-NOT_DEFAULT: dict[str, Any] = {
-    "alpha": 0.1,
-    "beta": 0.1,
-    "anneal_step": 3,
-    "anneal_unit": "env_step",
-    "max_use": 2,
-    "max_staleness": 2,
-}
-
-
-NOT_DEFAULT |= {"thruput_controller": {"window_seconds": 3.0}, "sequence_length": 5}
-
-
-@pytest.mark.parametrize("kind", ["naive", "advanced", "sequence", "episode"])
-@pytest.mark.parametrize("key", sorted(NOT_DEFAULT))
-def test_key_that_would_do_nothing_in_a_buffer_is_refused(kind: str, key: str) -> None:
-    cls = get_buffer_cls({"type": kind})
-    config = {"sequence_length": 4} if kind == "sequence" else {}
-
-    if key in cls.config_keys:
-        cls({**config, key: NOT_DEFAULT[key]})  # type: ignore[call-arg]
-    else:
-        with pytest.raises(ValueError, match=f"config key '{key}' does nothing in {cls.__name__}, got"):
-            cls({**config, key: NOT_DEFAULT[key]})  # type: ignore[call-arg]
-
-
-def test_monitor_freq_must_be_a_number_of_updates() -> None:
-    with pytest.raises(ValueError, match="monitor_freq must be >= 1, got 0"):
-        NaiveReplayBuffer({"monitor_freq": 0})
-
-
 @pytest.mark.parametrize("kind", ["naive", "advanced", "sequence", "episode"])
 def test_full_buffer_keeps_replay_buffer_size_transitions(kind: str) -> None:
     cfg = {"type": kind, "replay_buffer_size": 12} | ({"sequence_length": 2} if kind == "sequence" else {})
@@ -381,45 +314,6 @@ def test_full_buffer_keeps_replay_buffer_size_transitions(kind: str) -> None:
         buffer.push([data] if kind == "episode" else data)
 
     assert buffer.count() == (2 if kind == "episode" else 12)
-
-
-def test_buffer_default_config_holds_the_fields_of_the_dataclass() -> None:
-    default = NaiveReplayBuffer.default_config()
-
-    assert default.cfg_type == "NaiveReplayBufferDict"
-    assert default.replay_buffer_size == ReplayBufferConfig().replay_buffer_size
-
-
-def test_buffer_refuses_to_keep_nothing() -> None:
-    with pytest.raises(ValueError, match="replay_buffer_size must be >= 1, got 0"):
-        buffer_of(0)
-
-
-def test_create_buffer_makes_the_type_with_what_it_is_given() -> None:
-    buffers = [create_buffer({"type": "naive", "replay_buffer_size": 100}, seed=3) for _ in range(2)]
-    for buffer in buffers:
-        buffer.push(steps(0, 100))
-
-    assert isinstance(buffers[0], NaiveReplayBuffer)
-    assert buffers[0].replay_buffer_size == 100
-    assert_equal(buffers[0].sample(10), buffers[1].sample(10))
-
-
-@pytest.mark.parametrize("cfg", [ReplayBufferConfig(), {"type": "naive"}, NaiveReplayBuffer.default_config()])
-def test_get_buffer_cls_takes_dataclass_mapping_and_easydict(cfg: Any) -> None:
-    assert get_buffer_cls(cfg) is NaiveReplayBuffer
-
-
-def test_get_buffer_cls_lists_the_types_there_are() -> None:
-    with pytest.raises(
-        KeyError, match=r"no buffer is registered as 'nave'; did you mean 'naive'\? Registered: .*naive"
-    ):
-        get_buffer_cls({"type": "nave"})
-
-
-def test_get_buffer_cls_needs_a_type() -> None:
-    with pytest.raises(KeyError, match=r"a buffer config needs a 'type', one of .*'naive'.*; got the keys"):
-        get_buffer_cls({"replay_buffer_size": 3})
 
 
 def test_buffer_is_a_context_that_keeps_its_data() -> None:
@@ -436,7 +330,17 @@ def test_load_state_dict_refuses_invalid_states(state: dict[str, Any]) -> None:
         buffer.load_state_dict(state)
 
 
-def test_load_state_dict_refuses_the_state_of_a_buffer_of_sequences() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"every item must have the keys \['reward'\], got \['action'\]"):
+        buffer_of(4).push([{"reward": 1.0}, {"action": 1}])
+    with pytest.raises(
+        ValueError, match="batch_size must be at most the 5 transitions kept, without replacement, got 6"
+    ):
+        filled(5).sample(6)
+    with pytest.raises(ValueError, match="monitor_freq must be >= 1, got 0"):
+        NaiveReplayBuffer({"monitor_freq": 0})
+    with pytest.raises(ValueError, match="replay_buffer_size must be >= 1, got 0"):
+        buffer_of(0)
     state = SequenceReplayBuffer({"replay_buffer_size": 3, "sequence_length": 2}).state_dict()
     with pytest.raises(ValueError, match="state must be the state of a NaiveReplayBuffer, got 'SequenceReplayBuffer'"):
         NaiveReplayBuffer({"replay_buffer_size": 3}).load_state_dict(state)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,61 +122,6 @@ def test_load_data_refuses_another_programs_file(tmp_path: Path) -> None:
         buffer_of(5).load_data(tmp_path / "model.safetensors")
 
 
-def test_load_data_refuses_what_is_no_such_file_at_all(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no buffer")
-
-    with pytest.raises(ValueError, match=r"file must be one that save_data wrote, got .*notes\.txt"):
-        buffer_of(5).load_data(tmp_path / "notes.txt")
-
-
-def test_load_data_says_that_there_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        buffer_of(5).load_data(tmp_path / "missing.safetensors")
-
-
-@pytest.fixture
-def hurried_threads() -> Iterator[None]:
-    """Let threads take turns as often as Python can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("hurried_threads")
-def test_buffer_never_shows_another_thread_a_half_pushed_transition() -> None:
-    buffer, errors = buffer_of(64), []
-    buffer.push(steps(0, 64))
-    is_over = threading.Event()
-
-    def push() -> None:
-        start = 64
-        for amount in np.random.default_rng(0).integers(1, 20, size=600):
-            buffer.push(steps(start, int(amount)))
-            start += int(amount)
-        is_over.set()
-
-    def check() -> None:
-        got = buffer.sample(16, n_step=3)
-        first, behind = got["obs"][:, 1], got["next_obs"][:, 1]
-        length = behind - first  # steps first, first + 1, ...; the sum of their rewards is known
-        if not (
-            ((length >= 1) & (length <= 3)).all() and got["reward"].equal(length * first + length * (length - 1) / 2)
-        ):
-            errors.append(got)
-
-    pusher = threading.Thread(target=push)
-    pusher.start()
-    checks = 0
-    while not is_over.is_set():
-        check()
-        checks += 1
-    pusher.join()
-
-    assert not errors
-    assert checks > 10
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Stand in for the clock; ``clock.now`` is the time."""
@@ -252,11 +195,13 @@ def test_used_data_is_what_was_overwritten_or_cleared_each_once() -> None:
     assert buffer.pop_used_data().tolist() == []
 
 
-def test_used_data_needs_ids_to_track() -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no buffer")
+    with pytest.raises(ValueError, match=r"file must be one that save_data wrote, got .*notes\.txt"):
+        buffer_of(5).load_data(tmp_path / "notes.txt")
+    with pytest.raises(FileNotFoundError):
+        buffer_of(5).load_data(tmp_path / "missing.safetensors")
     with pytest.raises(ValueError, match="data must be transitions with a data_id to track, got"):
         NaiveReplayBuffer({"enable_track_used_data": True}).push(steps(0, 1))
-
-
-def test_used_data_is_not_there_unless_it_is_tracked() -> None:
     with pytest.raises(ValueError, match="enable_track_used_data must be True for pop_used_data, got False"):
         filled(3).pop_used_data()

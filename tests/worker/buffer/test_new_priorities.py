@@ -4,35 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from lightning_ding.worker import AdvancedReplayBuffer
 from lightning_ding.worker.buffer.sum_tree import SumTree
+from tests.worker.buffer.priority_toys import buffer_of, prioritised, rows, weights_of
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-def buffer_of(size: int, **config: Any) -> AdvancedReplayBuffer:
-    return AdvancedReplayBuffer({"replay_buffer_size": size, **config}, seed=0)
-
-
-def rows(*names: float, **columns: Any) -> dict[str, Any]:
-    """Return transitions that are known by their reward."""
-    return {"reward": np.array(names, dtype=float), **{key: np.array(value) for key, value in columns.items()}}
-
-
-def prioritised(*priorities: float) -> AdvancedReplayBuffer:
-    """Return a full buffer of rewards 0, 1, 2, ... with these priorities."""
-    buffer = buffer_of(len(priorities))
-    buffer.push(rows(*range(len(priorities)), priority=priorities))
-    return buffer
-
-
-def weights_of(buffer: AdvancedReplayBuffer) -> list[float]:
-    weights: list[float] = buffer.state_dict()["tensors"]["own/weight"].tolist()
-    return weights
 
 
 def priorities_of(buffer: AdvancedReplayBuffer) -> dict[int, float]:

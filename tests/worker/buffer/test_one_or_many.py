@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.worker import (
-    AdvancedReplayBuffer,
-    EpisodeReplayBuffer,
-    NaiveReplayBuffer,
-    SequenceReplayBuffer,
-)
+from lightning_ding.worker import AdvancedReplayBuffer, EpisodeReplayBuffer, NaiveReplayBuffer, SequenceReplayBuffer
 
 KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer]
 FORMS = ["one", "list", "columns", "list_of_columns"]
@@ -118,11 +113,6 @@ def test_counters_that_are_no_integers_are_named(kind: Any) -> None:
         buffer.sample(1, cur_learner_iter="a")
 
 
-def test_beta_must_be_a_number() -> None:
-    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], got 'x'"):
-        AdvancedReplayBuffer(seed=0).beta = "x"  # type: ignore[assignment]
-
-
 def test_one_transition_brings_its_own_priority() -> None:
     buffer = AdvancedReplayBuffer({"alpha": 1.0}, seed=0)
 
@@ -132,11 +122,12 @@ def test_one_transition_brings_its_own_priority() -> None:
     assert buffer.sample(2)["reward"].tolist() == [1.0, 1.0]
 
 
-def test_a_cleared_buffer_needs_a_list_again() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], got 'x'"):
+        AdvancedReplayBuffer(seed=0).beta = "x"  # type: ignore[assignment]
     buffer = NaiveReplayBuffer(seed=0)
     buffer.push([{"mark": np.arange(3)}])
     buffer.clear()
-
     with pytest.raises(ValueError, match="push a list"):
         buffer.push({"mark": np.arange(3)})
 

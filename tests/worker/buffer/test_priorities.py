@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.buffer.priority_toys import (
-    assert_drawn_in_proportion,
-    buffer_of,
-    prioritised,
-    rows,
-    set_priorities,
-    weights_of,
-)
+from tests.worker.buffer.priority_toys import assert_drawn_in_proportion, buffer_of, prioritised, rows, weights_of
 
 
 def test_update_changes_the_priorities_of_the_sampled_transitions() -> None:
@@ -147,38 +140,6 @@ def test_update_needs_to_know_which_transitions_are_meant(missing: str) -> None:
 
     with pytest.raises(KeyError, match=missing):
         buffer.update(batch)
-
-
-def test_new_transitions_get_the_largest_priority_in_the_buffer() -> None:
-    buffer = prioritised(1, 5, 2, 3, alpha=0.5)
-    buffer.push(rows(10))  # in the place of 0
-
-    assert_drawn_in_proportion(buffer, {10: 5**0.5, 1: 5**0.5, 2: 2**0.5, 3: 3**0.5})
-
-
-def test_new_transitions_get_less_again_when_the_largest_priority_fell() -> None:
-    buffer = prioritised(1, 5, 2, 3, alpha=1.0)
-    buffer.push(rows(10))  # in the place of 0
-    set_priorities(buffer, {10: 2.5, 1: 1})
-    buffer.push(rows(11))  # in the place of 1
-
-    assert_drawn_in_proportion(buffer, {10: 2.5, 11: 3, 2: 2, 3: 3})
-
-
-def test_new_transitions_get_less_again_when_the_largest_was_overwritten() -> None:
-    buffer = prioritised(5, 1, 2, alpha=1.0)
-    buffer.push(rows(10, priority=[1]))
-    buffer.push(rows(11, priority=[1]))
-    buffer.push(rows(12))
-
-    assert_drawn_in_proportion(buffer, {10: 1, 11: 1, 12: 1})  # it replaced the one of 2
-
-
-def test_first_transitions_have_priority_one() -> None:
-    buffer = buffer_of(5)
-    buffer.push(rows(0, 1))
-
-    assert buffer.sample(2)["priority"].tolist() == [1, 1]
 
 
 def test_push_takes_priorities_that_are_given() -> None:

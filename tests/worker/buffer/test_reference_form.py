@@ -91,13 +91,6 @@ def test_discount_is_in_a_list_if_returns_span_several_steps() -> None:
     assert found == {0: (0 + 0.5 * 1, 0.25, False), 1: (1 + 0.5 * 2, 0.25, True), 2: (2, 0.5, True)}
 
 
-def test_returns_need_one_reward_for_each_transition() -> None:
-    buffer = NaiveReplayBuffer()
-    buffer.push([{**transition(0, env_id=0), "reward": torch.zeros(2)}])
-    with pytest.raises(ValueError, match=r"n_step must be 1 .* without reward \(one number for each transition\)"):
-        buffer.sample(1, n_step=2)
-
-
 def test_sequences_are_lists_of_steps_with_masks() -> None:
     buffer = SequenceReplayBuffer({"burn_in": 1, "sequence_length": 2}, seed=0)
     buffer.push([transition(step, done=step == 5, env_id=0) for step in range(6)])
@@ -217,13 +210,6 @@ def test_update_takes_lists_of_string_ids_and_skips_what_has_left() -> None:
     assert found == {1: pytest.approx(5.00001), 2: 1.0, 3: 1.0, 4: 1.0}
 
 
-def test_update_refuses_a_string_that_is_no_id() -> None:
-    with pytest.raises(ValueError, match="replay_unique_id must hold ids that sample returned, got 'first'"):
-        filled(AdvancedReplayBuffer).update(
-            {"replay_unique_id": ["first"], "replay_buffer_idx": [0], "priority": [1.0]}
-        )
-
-
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, SequenceReplayBuffer, EpisodeReplayBuffer, AdvancedReplayBuffer])
 def test_update_without_priorities_does_nothing(kind: Any) -> None:
     kind().update({})
@@ -274,7 +260,15 @@ def test_a_second_argument_that_could_be_an_iteration_or_a_length_is_refused() -
     assert sequences().sample(5, 3, cur_learner_iter=1)["collect_iter"].shape == (3, 5)
 
 
-def test_a_sequence_buffer_needs_a_length_from_its_config_or_the_call() -> None:
+def test_mistakes_are_named() -> None:
+    buffer = NaiveReplayBuffer()
+    buffer.push([{**transition(0, env_id=0), "reward": torch.zeros(2)}])
+    with pytest.raises(ValueError, match=r"n_step must be 1 .* without reward \(one number for each transition\)"):
+        buffer.sample(1, n_step=2)
+    with pytest.raises(ValueError, match="replay_unique_id must hold ids that sample returned, got 'first'"):
+        filled(AdvancedReplayBuffer).update(
+            {"replay_unique_id": ["first"], "replay_buffer_idx": [0], "priority": [1.0]}
+        )
     with pytest.raises(ValueError, match=r"sequence must be given to sample\(\), or sequence_length in the buffer's"):
         sequences().sample(5)
 

@@ -221,37 +221,30 @@ def test_storage_stops_at_a_step_whose_follower_is_not_there_yet() -> None:
     assert (after["reward"].tolist(), after["discount"].tolist()) == ([2, 4], [0.25, 0.25])  # 1 + 2/2; 2 + 4/2
 
 
-def test_storage_does_not_follow_into_another_env() -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (episode([1], "running"), episode([100], "running", env_id=1, start=1)),  # begins with what env 0 announced
+        (episode([1], "truncated"), episode([100], "running", start=1)),  # the next episode begins where this ended
+    ],
+)
+def test_storage_does_not_follow_into_another_env_or_episode(first: dict[str, Any], second: dict[str, Any]) -> None:
     storage = RingStorage(10)
-    storage.push(episode([1], "running", env_id=0))
-    storage.push(episode([100], "running", env_id=1, start=1))  # begins with the observation that env 0 announced
-
-    assert storage.gather(np.array([0]), n_step=2, discount_factor=1.0)["reward"].tolist() == [1]
-
-
-def test_storage_does_not_follow_into_the_next_episode_even_if_it_begins_where_the_last_ended() -> None:
-    storage = RingStorage(10)
-    storage.push(episode([1], "truncated"))
-    storage.push(episode([100], "running", start=1))
+    storage.push(first)
+    storage.push(second)
 
     assert storage.gather(np.array([0]), n_step=2, discount_factor=1.0)["reward"].tolist() == [1]
 
 
 def test_storage_gathers_rows_of_any_shape() -> None:
     storage = RingStorage(10)
-    storage.push(episode([1, 2, 4, 8], "terminated"))
+    storage.push(episode([1, 2, 4, 8], "terminated") | {"action": np.arange(4)})
 
     got = storage.gather(np.array([[0, 1, 2], [3, 3, 0]]), n_step=2, discount_factor=0.5)
 
     assert got["reward"].tolist() == [[2, 4, 8], [8, 8, 2]]  # 1 + 2/2, 2 + 4/2, 4 + 8/2, 8
     assert got["next_obs"][..., 0].tolist() == [[2, 3, 4], [4, 4, 2]]
-
-
-def test_storage_returns_columns_of_the_first_step_with_a_window() -> None:
-    storage = RingStorage(10)
-    storage.push(episode([1, 2], "running") | {"action": np.array([7, 8])})
-
-    assert storage.gather(np.array([0]), n_step=2, discount_factor=1.0)["action"].tolist() == [7]
+    assert got["action"].tolist() == [[0, 1, 2], [3, 3, 0]]  # of the first step of a window
 
 
 def test_storage_keeps_nested_observations_together() -> None:
@@ -351,35 +344,6 @@ def test_storage_says_how_many_bytes_it_needs() -> None:
 # ------------------------------------------------------------------ what is refused
 
 
-def test_storage_refuses_another_set_of_keys() -> None:
-    storage = RingStorage(4)
-    storage.push(episode([1], "running"))
-
-    with pytest.raises(ValueError, match=r"must hold \['env_id', .*'truncated'\], got \['action', 'env_id'"):
-        storage.push(episode([1], "running") | {"action": np.array([1])})
-
-
-def test_storage_refuses_another_set_of_observation_leaves() -> None:
-    storage = RingStorage(4)
-    storage.push({"obs": {"a": np.zeros(1)}, "next_obs": {"a": np.zeros(1)}})
-
-    with pytest.raises(ValueError, match=r"must hold \['next_obs/a'\], got \['next_obs/b'\]"):
-        storage.push({"obs": {"a": np.zeros(1)}, "next_obs": {"b": np.zeros(1)}})
-
-
-def test_storage_refuses_another_shape() -> None:
-    storage = RingStorage(4)
-    storage.push({"value": np.zeros((1, 3))})
-
-    with pytest.raises(ValueError, match=r"value must have the shape \(3,\), got \(2,\)"):
-        storage.push({"value": np.zeros((1, 2))})
-
-
-def test_storage_refuses_a_next_observation_of_another_shape() -> None:
-    with pytest.raises(ValueError, match=r"next_obs must have the shape \(3,\), got \(2,\)"):
-        RingStorage(4).push({"obs": np.zeros((1, 3)), "next_obs": np.zeros((1, 2))})
-
-
 @pytest.mark.parametrize(("first", "second"), [(np.int64, np.float32), (np.uint8, np.float32), (bool, np.int64)])
 def test_storage_refuses_numbers_that_its_columns_cannot_hold(first: Any, second: Any) -> None:
     storage = RingStorage(4)
@@ -422,26 +386,6 @@ def test_storage_takes_numbers_that_its_columns_can_hold(first: Any, second: Any
     assert storage.gather(np.arange(2), 1, 1.0)["reward"].tolist() == [0, 1]
 
 
-def test_storage_refuses_next_observations_that_its_frames_cannot_hold() -> None:
-    with pytest.raises(ValueError, match=r"next_obs must be .*uint8, got float32"):
-        RingStorage(4).push({"obs": np.zeros(1, np.uint8), "next_obs": np.zeros(1)})
-
-
-def test_storage_refuses_entries_of_different_lengths() -> None:
-    with pytest.raises(ValueError, match=r"the same leading axis, got the sizes \{'reward': 2, 'action': 3\}"):
-        RingStorage(4).push({"reward": np.zeros(2), "action": np.zeros(3)})
-
-
-def test_storage_refuses_numbers_without_an_axis() -> None:
-    with pytest.raises(ValueError, match=r"the same leading axis, got the sizes \{'reward': -1\}"):
-        RingStorage(4).push({"reward": 1.0})
-
-
-def test_storage_refuses_transitions_without_an_entry() -> None:
-    with pytest.raises(ValueError, match="at least one entry"):
-        RingStorage(4).push({})
-
-
 @pytest.mark.parametrize("data", [{"robot/arm": np.zeros(1)}, {"obs": {"robot/arm": np.zeros(1)}}])
 def test_storage_refuses_names_that_would_come_out_nested(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="without '/', got 'robot/arm'"):
@@ -480,15 +424,6 @@ def test_storage_refuses_windows_over_transitions_that_do_not_say_enough(missing
         storage.gather(np.array([0]), n_step=2, discount_factor=1.0)
 
 
-def test_storage_refuses_windows_over_transitions_without_observations() -> None:
-    storage = RingStorage(4)
-    batch = episode([1, 2], "running")
-    storage.push({name: column for name, column in batch.items() if name not in ("obs", "next_obs")})
-
-    with pytest.raises(ValueError, match=r"n_step must be 1 .* without obs and next_obs"):
-        storage.gather(np.array([0]), n_step=2, discount_factor=1.0)
-
-
 # ------------------------------------------------------------------ state
 
 
@@ -513,7 +448,34 @@ def test_storage_state_contains_only_rows_in_use() -> None:
     assert max(len(tensor) for tensor in tensors.values()) == 3
 
 
-def test_storage_refuses_the_state_of_another_capacity() -> None:
+def test_mistakes_are_named() -> None:
+    storage = RingStorage(4)
+    storage.push(episode([1], "running"))
+    with pytest.raises(ValueError, match=r"must hold \['env_id', .*'truncated'\], got \['action', 'env_id'"):
+        storage.push(episode([1], "running") | {"action": np.array([1])})
+    storage = RingStorage(4)
+    storage.push({"obs": {"a": np.zeros(1)}, "next_obs": {"a": np.zeros(1)}})
+    with pytest.raises(ValueError, match=r"must hold \['next_obs/a'\], got \['next_obs/b'\]"):
+        storage.push({"obs": {"a": np.zeros(1)}, "next_obs": {"b": np.zeros(1)}})
+    storage = RingStorage(4)
+    storage.push({"value": np.zeros((1, 3))})
+    with pytest.raises(ValueError, match=r"value must have the shape \(3,\), got \(2,\)"):
+        storage.push({"value": np.zeros((1, 2))})
+    with pytest.raises(ValueError, match=r"next_obs must have the shape \(3,\), got \(2,\)"):
+        RingStorage(4).push({"obs": np.zeros((1, 3)), "next_obs": np.zeros((1, 2))})
+    with pytest.raises(ValueError, match=r"next_obs must be .*uint8, got float32"):
+        RingStorage(4).push({"obs": np.zeros(1, np.uint8), "next_obs": np.zeros(1)})
+    with pytest.raises(ValueError, match=r"the same leading axis, got the sizes \{'reward': 2, 'action': 3\}"):
+        RingStorage(4).push({"reward": np.zeros(2), "action": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"the same leading axis, got the sizes \{'reward': -1\}"):
+        RingStorage(4).push({"reward": 1.0})
+    with pytest.raises(ValueError, match="at least one entry"):
+        RingStorage(4).push({})
+    storage = RingStorage(4)
+    batch = episode([1, 2], "running")
+    storage.push({name: column for name, column in batch.items() if name not in ("obs", "next_obs")})
+    with pytest.raises(ValueError, match=r"n_step must be 1 .* without obs and next_obs"):
+        storage.gather(np.array([0]), n_step=2, discount_factor=1.0)
     with pytest.raises(ValueError, match="replay_buffer_size must be 5, as in the saved state, got 4"):
         RingStorage(4).load_state_dict(RingStorage(5).state_dict())
 

@@ -10,59 +10,33 @@ import torch
 
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.utils.modes import CollectMode
-from lightning_ding.worker import (
-    BattleEpisodeSerialCollector,
-    BattleSampleSerialCollector,
-)
+from lightning_ding.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector
 from tests.toys.games import RelayGame
+from tests.worker.collector.sampling_toys import TRUNCATES, PlacePolicy, Row
 
-Row = tuple[list[float], int, float, list[float], bool, bool]  # obs, action, reward, next_obs, terminated, truncated
 LENGTHS = [(1,), (2, 4), (5, 3, 7)]  # lengths of the episodes of env 0, 1, 2; later envs repeat them
-TRUNCATES = [(True, False), (False,), (False, True)]
 KINDS = [BattleSampleSerialCollector, BattleEpisodeSerialCollector]
 
 
-class Player:
-    """Its action is the sum of what it sees modulo 4; it remembers how it was called."""
+class Player(PlacePolicy):
+    """Its action is the sum of what it sees, and a shift, modulo 4; it remembers how it was called."""
 
     def __init__(self, shift: int = 0, **attributes: Any) -> None:
-        self.shift = shift
-        self.attributes = attributes
+        super().__init__()
+        self.shift, self.attributes = shift, attributes
         self.seen: list[Any] = []
-        self.kwargs: list[dict[str, Any]] = []
-        self.resets: list[Sequence[int] | None] = []
-        self.handed_over: list[Any] = []
 
     def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         self.seen.append(torch.as_tensor(obs))
-        self.kwargs.append(kwargs)
-        action = (self.seen[-1].sum(1).long() + self.shift) % 4
+        action = (super().forward(obs, **kwargs)["action"] + self.shift) % 4
         return {"action": action, "extra": {"twice": 2.0 * action}}
 
     def process_transition(self, obs: Any, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
-        named = {name: getattr(timestep, name) for name in ("reward", "next_obs", "terminated", "truncated")}
-        extra = {"twice": output["extra"]["twice"]} if "extra" in output else {"twice": 2.0 * output["action"]}
-        return {"obs": obs, "action": output["action"], **extra, **named}
+        extra = output.get("extra", {"twice": 2.0 * output["action"]})
+        return super().process_transition(obs, output, timestep) | {"twice": extra["twice"]}
 
     def get_train_sample(self, data: Any) -> Any:
-        self.handed_over.append(data)
-        return {**data, "seen": np.ones(len(data["reward"]))}
-
-    def reset(self, data_id: Sequence[int] | None = None) -> None:
-        self.resets.append(data_id)
-
-    def get_attribute(self, name: str) -> Any:
-        if name not in self.attributes:
-            raise NotImplementedError(name)
-        return self.attributes[name]
-
-    @property
-    def mode(self) -> CollectMode:
-        def nothing(*_: Any) -> Any:
-            raise AssertionError("a collector must not touch this")
-
-        functions = (self.forward, self.process_transition, self.get_train_sample, self.reset, self.get_attribute)
-        return CollectMode(*functions, nothing, nothing, nothing)
+        return {**super().get_train_sample(data), "seen": np.ones(len(data["reward"]))}
 
 
 def relay_env(num_envs: int = 3, num_players: int = 2, rotate_seats: bool = False) -> PettingZooVectorEnv:

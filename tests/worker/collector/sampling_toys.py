@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.utils.modes import CollectMode
-from lightning_ding.worker import (
-    SampleSerialCollector,
-)
+from lightning_ding.worker import SampleSerialCollector
 from tests.toys.envs import CountingEnv
 
 Row = tuple[list[float], int, float, list[float], bool, bool]  # obs, action, reward, next_obs, terminated, truncated
@@ -54,8 +53,8 @@ def logs(env: VectorEnv) -> list[list[Row]]:
 class PlacePolicy:
     """Its action is the sum of the observation modulo 4; it remembers how it was called."""
 
-    def __init__(self, n_sample: int | None = None) -> None:
-        self.n_sample = n_sample
+    def __init__(self, **attributes: Any) -> None:
+        self.attributes = {"n_sample": None, "n_episode": None, "unroll_len": 1, **attributes}
         self.kwargs: list[dict[str, Any]] = []
         self.resets: list[Sequence[int] | None] = []
         self.handed_over: list[Any] = []
@@ -76,7 +75,9 @@ class PlacePolicy:
         self.resets.append(data_id)
 
     def get_attribute(self, name: str) -> Any:
-        return {"n_sample": self.n_sample, "unroll_len": 1}[name]
+        if name not in self.attributes:
+            raise NotImplementedError(name)
+        return self.attributes[name]
 
     @property
     def mode(self) -> CollectMode:
@@ -85,6 +86,21 @@ class PlacePolicy:
 
         functions = (self.forward, self.process_transition, self.get_train_sample, self.reset, self.get_attribute)
         return CollectMode(*functions, nothing, nothing, nothing)
+
+
+class Metronome(PlacePolicy):
+    """Its action is how often it has acted in each of three envs since the env was reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ticks = np.zeros(3, dtype=np.int64)
+
+    def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        self.ticks += 1
+        return {"action": torch.from_numpy(self.ticks - 1)}
+
+    def reset(self, data_id: Sequence[int] | None = None) -> None:
+        self.ticks[slice(None) if data_id is None else list(data_id)] = 0
 
 
 def collector_of(env: VectorEnv, policy: PlacePolicy | None = None) -> SampleSerialCollector:

@@ -17,11 +17,7 @@ from lightning_ding import nested
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.policy import DQNPolicy, R2D2Policy
 from lightning_ding.policy.random import random_collect_mode
-from lightning_ding.worker import (
-    BattleEpisodeSerialCollector,
-    BattleSampleSerialCollector,
-    create_serial_collector,
-)
+from lightning_ding.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector, create_serial_collector
 from lightning_ding.worker.config import CollectorConfig
 from lightning_ding.worker.players import check_players
 from tests.toys.games import RelayGame
@@ -466,23 +462,6 @@ def test_close_leaves_the_env_open() -> None:
     assert not games(env)[0].is_closed
     with pytest.raises(RuntimeError, match="no policy"):
         collector.collect(1)
-
-
-def test_default_config_names_the_keys_that_do_something() -> None:
-    common = {"type", "import_names", "cfg_type", "collect_print_freq", "env_fault"}
-    common |= {"deepcopy_obs", "transform_obs"}
-
-    assert set(BattleSampleSerialCollector.default_config()) == common
-    assert set(BattleEpisodeSerialCollector.default_config()) == {*common, "get_train_sample"}
-    assert BattleSampleSerialCollector.default_config().type == "sample_1v1"
-    assert BattleEpisodeSerialCollector.default_config().type == "episode_1v1"
-
-
-def test_key_of_another_collector_is_refused() -> None:
-    with pytest.raises(ValueError, match="'get_train_sample' does nothing in BattleSampleSerialCollector"):
-        BattleSampleSerialCollector({"get_train_sample": True})
-    with pytest.raises(ValueError, match="'reward_shaping' does nothing in BattleEpisodeSerialCollector"):
-        BattleEpisodeSerialCollector({"reward_shaping": True})
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sample_1v1", KINDS[0]), ("episode_1v1", KINDS[1])])

@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.worker import (
-    BattleEpisodeSerialCollector,
-    BattleSampleSerialCollector,
-    episodes,
-)
+from lightning_ding.worker import BattleEpisodeSerialCollector, BattleSampleSerialCollector, episodes
 from tests.toys.games import RelayGame
 from tests.worker.collector.battle_toys import (
     KINDS,

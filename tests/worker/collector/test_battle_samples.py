@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.worker import (
-    BattleSampleSerialCollector,
-    NaiveReplayBuffer,
-)
+from lightning_ding.worker import BattleSampleSerialCollector, NaiveReplayBuffer
 from lightning_ding.worker.collector import battle_sample
 from tests.toys.games import RelayGame
 from tests.worker.collector.battle_toys import KINDS, Player, collector_of, games, relay_env, relay_episode, rows_of

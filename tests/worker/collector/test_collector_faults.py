@@ -12,12 +12,11 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import FaultBarrier
-from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker import EpisodeSerialCollector, SampleSerialCollector
 from lightning_ding.worker.episodes import FaultCounter
 from tests.toys.envs import CountingEnv
+from tests.worker.collector.sampling_toys import MODES, PlacePolicy
 
-MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 KINDS = [SampleSerialCollector, EpisodeSerialCollector]
 Place = tuple[int, int]  # episode and step
 
@@ -58,24 +57,12 @@ class Endless(CountingEnv):
         return *super().step(action)[:4], {"abnormal": self._step > self.good_steps}
 
 
-class ZeroPolicy:
+class ZeroPolicy(PlacePolicy):
     def forward(self, obs: Any, **kwargs: Any) -> Any:
         return {"action": torch.zeros(len(obs), dtype=torch.int64)}
 
     def process_transition(self, obs: Any, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
         return {"obs": obs, "reward": timestep.reward, "next_obs": timestep.next_obs, "truncated": timestep.truncated}
-
-    def reset(self, data_id: Sequence[int] | None = None) -> None:
-        pass
-
-    @property
-    def mode(self) -> CollectMode:
-        def nothing(*_: Any) -> Any:
-            raise AssertionError("a collector must not touch this")
-
-        attributes = {"unroll_len": 1}
-        same = (self.process_transition, lambda data: data, self.reset, attributes.__getitem__)
-        return CollectMode(self.forward, *same, nothing, nothing, nothing)
 
 
 def make(kind: Any, env: VectorEnv, policy: ZeroPolicy | None = None, **cfg: Any) -> Any:

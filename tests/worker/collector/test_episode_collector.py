@@ -10,22 +10,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings, strategies as st
 
-from lightning_ding.worker import EpisodeSerialCollector, create_serial_collector
+from lightning_ding.worker import EpisodeSerialCollector
 from tests.toys.envs import CountingEnv
-from tests.worker.collector.episode_toys import (
-    LENGTHS,
-    MODES,
-    Lengths,
-    PlacePolicy,
-    collect,
-    collector_of,
-    each_mode,
-    envs,
-)
+from tests.worker.collector.episode_toys import LENGTHS, Lengths, PlacePolicy, collect, collector_of, each_mode, envs
+from tests.worker.collector.sampling_toys import MODES, Metronome
 
 pausing = pytest.mark.parametrize("can_pause", [True, False], ids=["pausable", "not_pausable"])
 
@@ -173,18 +164,6 @@ def test_an_env_in_the_middle_of_an_episode_is_not_paused(mode: AutoresetMode) -
 def test_collect_gives_a_policy_with_memory_the_same_episodes_in_every_mode(
     mode: AutoresetMode, can_pause: bool
 ) -> None:
-    class Metronome(PlacePolicy):
-        """Its action is how often it has acted in the env since it was reset."""
-
-        ticks = np.zeros(3, dtype=np.int64)
-
-        def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-            self.ticks += 1
-            return {"action": torch.from_numpy(self.ticks - 1)}
-
-        def reset(self, data_id: Sequence[int] | None = None) -> None:
-            self.ticks[slice(None) if data_id is None else list(data_id)] = 0
-
     collector = collector_of(envs(mode=mode, can_pause=can_pause), Metronome())
 
     for _ in range(4):
@@ -402,17 +381,3 @@ def test_reset_forgets_what_waits_whose_turn_it_is_and_what_was_counted() -> Non
     assert (counts, collector.pop_episodes()) == ((0, 0, 0, 0), ([], []))
     assert collect(collector, 1)[0]["env_id"].tolist() == [0]
     assert collector.envstep == 2
-
-
-def test_create_serial_collector_makes_an_episode_collector() -> None:
-    collector = create_serial_collector({"type": "episode"}, env=envs(), policy=PlacePolicy(n_episode=2).mode)
-
-    assert isinstance(collector, EpisodeSerialCollector)
-    assert len(collect(collector)) == 2
-
-
-def test_episode_collector_default_config_holds_its_keys() -> None:
-    default = EpisodeSerialCollector.default_config()
-
-    assert {"type", "env_fault", "collect_print_freq", "get_train_sample", "reward_shaping"} <= set(default)
-    assert (default.type, default.get_train_sample, default.reward_shaping) == ("episode", False, False)

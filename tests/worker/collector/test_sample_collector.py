@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -15,16 +14,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.worker import (
-    NaiveReplayBuffer,
-    SampleSerialCollector,
-)
+from lightning_ding.worker import NaiveReplayBuffer, SampleSerialCollector
 from lightning_ding.worker.config import ReplayBufferConfig
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.sampling_toys import (
     LENGTHS,
     MODES,
     TRUNCATES,
+    Metronome,
     PlacePolicy,
     Row,
     collect,
@@ -200,20 +197,6 @@ def test_collect_resets_the_policy_where_an_episode_ended(mode: AutoresetMode) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_collect_gives_a_policy_with_memory_the_same_episodes_in_every_mode(mode: AutoresetMode) -> None:
-    class Metronome(PlacePolicy):
-        """Its action is how often it has acted in the env since it was reset."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.ticks = np.zeros(3, dtype=np.int64)
-
-        def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-            self.ticks += 1
-            return {"action": torch.from_numpy(self.ticks - 1)}
-
-        def reset(self, data_id: Sequence[int] | None = None) -> None:
-            self.ticks[slice(None) if data_id is None else list(data_id)] = 0
-
     data = collect(collector_of(counting_envs(mode), Metronome()), 60)
 
     assert data["action"].tolist() == data["obs"][:, 2].tolist()  # the steps done in the episode

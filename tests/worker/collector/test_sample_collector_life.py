@@ -12,35 +12,19 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from lightning_ding.policy.random import random_collect_mode
-from lightning_ding.worker import (
-    EpisodeSerialCollector,
-    ISerialCollector,
-    SampleSerialCollector,
-    create_serial_collector,
-    get_serial_collector_cls,
-)
-from lightning_ding.worker.config import CollectorConfig
+from lightning_ding.worker import EpisodeSerialCollector, SampleSerialCollector
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.sampling_toys import MODES, PlacePolicy, collect, collector_of, counting_envs, logs
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_collector_counts_the_steps_that_were_transitions(mode: AutoresetMode) -> None:
+def test_collector_counts_the_steps_that_were_transitions_and_the_episodes_that_ended(mode: AutoresetMode) -> None:
     env = counting_envs(mode)
     collector = collector_of(env)
 
     collect(collector, 50)
 
     assert collector.envstep == sum(map(len, logs(env)))  # a step that only resets is none
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_collector_counts_the_episodes_that_ended(mode: AutoresetMode) -> None:
-    env = counting_envs(mode)
-    collector = collector_of(env)
-
-    collect(collector, 50)
-
     assert collector.episode == sum(row[4] or row[5] for log in logs(env) for row in log)
 
 
@@ -72,14 +56,7 @@ def test_pop_episodes_gives_the_returns_and_lengths_of_ended_episodes(mode: Auto
     assert {1, 2, 4} == set(lengths)
     assert returns == [{1: 1.0, 2: 3.0, 4: 10.0}[length] for length in lengths]
     assert len(returns) == collector.episode
-
-
-def test_pop_episodes_gives_an_episode_once() -> None:
-    collector = collector_of(counting_envs())
-    collect(collector, 30)
-    collector.pop_episodes()
-
-    assert collector.pop_episodes() == ([], [])
+    assert collector.pop_episodes() == ([], [])  # each episode once
 
 
 def test_collector_counts_an_episode_that_a_reset_broke_off_for_nothing() -> None:
@@ -92,111 +69,33 @@ def test_collector_counts_an_episode_that_a_reset_broke_off_for_nothing() -> Non
     assert collector.pop_episodes() == ([6.0], [3])  # 1 + 2 + 3, without the 1 + 2 from before
 
 
-def test_collect_without_an_env_says_how_to_give_one() -> None:
-    with pytest.raises(RuntimeError, match="no env: pass env to the constructor or call reset_env"):
-        SampleSerialCollector(policy=PlacePolicy().mode).collect(1)
-
-
-def test_collect_without_a_policy_says_how_to_give_one() -> None:
-    with pytest.raises(RuntimeError, match="no policy: pass policy to the constructor or call reset_policy"):
-        SampleSerialCollector(env=counting_envs()).collect(1)
-
-
-def test_collector_takes_env_and_policy_later() -> None:
-    collector = SampleSerialCollector()
-    collector.reset_policy(PlacePolicy().mode)
-    collector.reset_env(counting_envs())
-
-    assert len(collect(collector, 4)["reward"]) == 4
-
-
-def test_reset_env_keeps_what_was_not_handed_over() -> None:
-    collector = collector_of(counting_envs())
+def test_reset_env_keeps_what_was_not_handed_over_and_makes_the_policy_forget() -> None:
+    policy = PlacePolicy()
+    collector = collector_of(counting_envs(), policy)
     collect(collector, 1)
+    policy.resets.clear()
 
     collector.reset_env()
 
+    assert policy.resets == [None]
     assert collect(collector, 3)["obs"][:, :2].tolist() == [[1, 0], [2, 0], [0, 2]]  # env 0 was in its second episode
 
 
-def test_reset_forgets_what_was_not_handed_over() -> None:
-    collector = collector_of(counting_envs())
-    collect(collector, 1)
-
-    collector.reset()
-
-    assert collect(collector, 3)["env_id"].tolist() == [0, 1, 2]
-
-
-def test_reset_sets_all_counters_to_zero() -> None:
-    collector = collector_of(counting_envs())
-    collect(collector, 7)
-
-    collector.reset()
-
-    assert (collector.envstep, collector.sample, collector.episode, collector.pop_episodes()) == (0, 0, 0, ([], []))
-
-
-def test_collector_leaves_the_env_open_when_its_context_ends() -> None:
+def test_collector_leaves_its_env_open_and_forgets_it_when_its_context_ends() -> None:
     env = counting_envs()
-    with collector_of(env):
+    with collector_of(env) as collector:
         pass
 
-    assert not env.closed
     assert env.step(np.zeros(3, dtype=np.int64))[1].tolist() == [1.0, 1.0, 1.0]
-
-
-def test_collector_forgets_its_env_when_its_context_ends() -> None:
-    with collector_of(counting_envs()) as collector:
-        pass
-
     with pytest.raises(RuntimeError, match="no policy"):
         collector.collect(1)
 
 
-def test_collector_default_config_holds_the_fields_of_the_dataclass() -> None:
-    default = SampleSerialCollector.default_config()
-
-    assert default.cfg_type == "SampleSerialCollectorDict"
-    assert default.type == CollectorConfig().type
-
-
-def test_collector_default_config_is_a_copy() -> None:
-    SampleSerialCollector.default_config().type = "changed"
-
-    assert SampleSerialCollector.default_config().type == "sample"
-
-
-def test_collector_refuses_a_key_it_does_not_have() -> None:
-    with pytest.raises(ValueError, match="unknown config key 'typ'; did you mean 'type'"):
-        SampleSerialCollector({"typ": "sample"})
-
-
-def test_create_serial_collector_makes_the_type_with_what_it_is_given() -> None:
-    collector = create_serial_collector({"type": "sample"}, env=counting_envs(), policy=PlacePolicy(n_sample=2).mode)
-
-    assert isinstance(collector, SampleSerialCollector)
-    assert len(collector.collect()["reward"]) == 2  # type: ignore[index, arg-type, unused-ignore]
-
-
-@pytest.mark.parametrize("cfg", [CollectorConfig(), {"type": "sample"}, SampleSerialCollector.default_config()])
-def test_get_serial_collector_cls_takes_dataclass_mapping_and_easydict(cfg: Any) -> None:
-    assert get_serial_collector_cls(cfg) is SampleSerialCollector
-
-
-def test_get_serial_collector_cls_lists_the_types_there_are() -> None:
-    with pytest.raises(KeyError, match=r"no serial collector is registered as 'sampel'; .*Registered: .*sample"):
-        get_serial_collector_cls({"type": "sampel"})
-
-
-def test_get_serial_collector_cls_needs_a_type() -> None:
-    with pytest.raises(KeyError, match=r"a serial collector config needs a 'type', one of \['episode', .*'sample'"):
-        get_serial_collector_cls({})
-
-
-def test_get_serial_collector_cls_says_which_import_failed() -> None:
-    with pytest.raises(ImportError, match="cannot import 'no_such_module'"):
-        get_serial_collector_cls({"type": "sample", "import_names": ["no_such_module"]})
+def test_mistakes_are_named() -> None:
+    with pytest.raises(RuntimeError, match="no env: pass env to the constructor or call reset_env"):
+        SampleSerialCollector(policy=PlacePolicy().mode).collect(1)
+    with pytest.raises(RuntimeError, match="no policy: pass policy to the constructor or call reset_policy"):
+        SampleSerialCollector(env=counting_envs()).collect(1)
 
 
 class Sink:
@@ -305,6 +204,7 @@ def test_reset_without_arguments_restarts_the_env_and_the_policy_that_are_there(
     collector.reset()
 
     assert None in policy.resets
+    assert (collector.envstep, collector.sample, collector.episode, collector.pop_episodes()) == (0, 0, 0, ([], []))
     data = collect(collector, 3)
     assert data["obs"][:, 2].tolist() == [0, 0, 0]  # first steps
     assert (collector.envstep, collector.sample) == (3, 3)
@@ -349,17 +249,6 @@ def test_reset_takes_another_env_and_another_policy() -> None:
     assert collect(collector)["env_id"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_reset_env_makes_the_policy_forget_the_episodes_that_were_broken_off() -> None:
-    policy = PlacePolicy()
-    collector = collector_of(counting_envs(), policy)
-    collect(collector, 4)
-    policy.resets.clear()
-
-    collector.reset_env()
-
-    assert policy.resets == [None]
-
-
 def test_collector_refuses_a_policy_that_learns_from_sequences() -> None:
     class Sequences(PlacePolicy):
         def get_attribute(self, name: str) -> Any:
@@ -367,16 +256,6 @@ def test_collector_refuses_a_policy_that_learns_from_sequences() -> None:
 
     with pytest.raises(ValueError, match=r"collect\.unroll_len must be 1 with the sample collector .*, got 8"):
         collector_of(counting_envs(), Sequences())
-
-
-@pytest.mark.parametrize("key", ["get_train_sample", "reward_shaping"])
-def test_collector_refuses_a_key_of_the_episode_collector(key: str) -> None:
-    with pytest.raises(ValueError, match=f"config key '{key}' does nothing in SampleSerialCollector, got True"):
-        SampleSerialCollector({key: True})
-
-
-def test_every_collector_must_have_the_whole_contract() -> None:
-    assert ISerialCollector.__abstractmethods__ == {"reset_env", "reset_policy", "collect"}
 
 
 @pytest.mark.parametrize("kind", [SampleSerialCollector, EpisodeSerialCollector])

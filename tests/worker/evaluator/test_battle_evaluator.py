@@ -360,24 +360,6 @@ def test_evaluation_of_nothing_is_refused() -> None:
         evaluator_of(env_of()).run([])
 
 
-def test_default_config_names_the_keys_that_do_something() -> None:
-    default = BattleInteractionSerialEvaluator.default_config()
-
-    assert set(default) == {
-        "type",
-        "import_names",
-        "cfg_type",
-        "eval_freq",
-        "n_episode",
-        "stop_value",
-        "fixed_starts",
-        "max_episode_steps",
-    }
-    assert default.type == "battle_interaction"
-    with pytest.raises(ValueError, match="'figure_path' does nothing in BattleInteractionSerialEvaluator"):
-        BattleInteractionSerialEvaluator({"figure_path": "x"})
-
-
 def test_evaluator_is_made_by_name() -> None:
     env = env_of()
     config = EvaluatorConfig(type="battle_interaction", n_episode=2)

@@ -30,12 +30,6 @@ def test_eval_reports_what_it_measured_and_when() -> None:
     }
 
 
-def test_eval_runs_as_many_episodes_as_the_config_says() -> None:
-    _, info = evaluator_of(counting_envs([(1,)]), n_episode=4).eval()
-
-    assert info["eval_episode_return"] == [1.0] * 4
-
-
 @pytest.mark.parametrize(
     ("stop_value", "train_iter", "stop"),
     [(3.0, 1, True), (3.1, 1, False), (3.0, 0, False), (3.0, -1, False), (None, 1, False)],
@@ -60,16 +54,10 @@ def evaluate_episodes_of(lengths: Sequence[int]) -> tuple[Any, list[int]]:
     return evaluator, counts
 
 
-def test_eval_saves_when_the_mean_is_the_best_so_far() -> None:
-    _, saved = evaluate_episodes_of([2, 1, 2, 3])  # returns 3, 1, 3, 6
+def test_eval_saves_when_the_mean_is_the_best_so_far_and_remembers_it() -> None:
+    evaluator, saved = evaluate_episodes_of([2, 1, 2, 3, 1])  # returns 3, 1, 3, 6, 1
 
-    assert saved == [1, 1, 1, 2]
-
-
-def test_eval_remembers_the_best_mean() -> None:
-    evaluator, _ = evaluate_episodes_of([2, 3, 1])  # returns 3, 6, 1
-
-    assert evaluator.best_return == 6.0
+    assert (saved, evaluator.best_return) == ([1, 1, 1, 2, 2], 6.0)
 
 
 def test_reset_forgets_the_best_mean_and_the_last_evaluation() -> None:
@@ -81,37 +69,23 @@ def test_reset_forgets_the_best_mean_and_the_last_evaluation() -> None:
     assert (evaluator.best_return, evaluator.should_eval(5)) == (-np.inf, True)
 
 
-def test_should_eval_is_true_before_the_first_evaluation() -> None:
-    assert evaluator_of(counting_envs([(1,)])).should_eval(0)
-
-
-def test_should_eval_counts_updates_since_the_last_evaluation() -> None:
+@pytest.mark.parametrize(
+    ("evaluated_at", "asked_at", "expected"),
+    [
+        (None, (0, 0), [True, True]),
+        (50, (50, 149, 150, 151), [False, False, True, True]),
+        (0, (0, 100, 101, 100), [False, True, True, True]),
+        (-1, (0,), [True]),  # an evaluation that does not say when it is
+    ],
+)
+def test_should_eval_counts_updates_since_the_last_evaluation(
+    evaluated_at: int | None, asked_at: Sequence[int], expected: list[bool]
+) -> None:
     evaluator = evaluator_of(counting_envs([(1,)]), eval_freq=100)
-    evaluator.eval(train_iter=50, n_episode=1)
+    if evaluated_at is not None:
+        evaluator.eval(n_episode=1, **({} if evaluated_at < 0 else {"train_iter": evaluated_at}))
 
-    assert [evaluator.should_eval(train_iter) for train_iter in (50, 149, 150, 151)] == [False, False, True, True]
-
-
-def test_should_eval_changes_nothing_by_being_asked() -> None:
-    evaluator = evaluator_of(counting_envs([(1,)]), eval_freq=100)
-    evaluator.eval(train_iter=0, n_episode=1)
-
-    assert [evaluator.should_eval(train_iter) for train_iter in (100, 101, 100)] == [True, True, True]
-
-
-def test_should_eval_is_true_once_at_iteration_zero() -> None:
-    evaluator = evaluator_of(counting_envs([(1,)]), eval_freq=100)
-    before = [evaluator.should_eval(0), evaluator.should_eval(0)]
-    evaluator.eval(train_iter=0, n_episode=1)
-
-    assert (before, evaluator.should_eval(0)) == ([True, True], False)
-
-
-def test_eval_that_is_not_told_when_it_is_does_not_count_as_the_last_one() -> None:
-    evaluator = evaluator_of(counting_envs([(1,)]), eval_freq=100)
-    evaluator.eval(n_episode=1)
-
-    assert evaluator.should_eval(0)
+    assert [evaluator.should_eval(train_iter) for train_iter in asked_at] == expected
 
 
 @pytest.mark.parametrize("call", ["eval", "run"])
@@ -203,7 +177,9 @@ def test_eval_says_what_it_measured_to_the_logger_of_its_experiment(caplog: pyte
 
 def test_success_of_the_episodes_is_returned_as_a_rate() -> None:
     evaluator = evaluator_of(counting_envs([(1,)]), n_episode=4)
-    assert "success_rate" not in evaluator.eval()[1]
+    info = evaluator.eval()[1]
+    assert info["eval_episode_return"] == [1.0] * 4  # as many as the config says
+    assert "success_rate" not in info
 
     class Succeeds(CountingEnv):
         def step(self, action: Any) -> Any:

@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import FaultBarrier
 from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator
-from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from tests.toys.envs import CountingEnv
 from tests.worker.evaluator.interaction_toys import StillPolicy, counting_envs, evaluator_of
 
@@ -305,18 +304,12 @@ def test_evaluator_takes_env_and_policy_later() -> None:
     assert evaluator.run(range(1)) == ([3.0], [2])
 
 
-def test_evaluator_leaves_the_env_open_when_its_context_ends() -> None:
+def test_evaluator_leaves_its_env_open_and_forgets_it_when_its_context_ends() -> None:
     env = counting_envs([(2,)])
-    with evaluator_of(env):
+    with evaluator_of(env) as evaluator:
         pass
 
     assert not env.closed
-
-
-def test_evaluator_forgets_its_env_when_its_context_ends() -> None:
-    with evaluator_of(counting_envs([(2,)])) as evaluator:
-        pass
-
     with pytest.raises(RuntimeError, match="needs an env"):
         evaluator.eval()
 
@@ -327,24 +320,12 @@ def test_evaluator_refuses_numbers_that_are_none(name: str) -> None:
         InteractionSerialEvaluator({name: 0})
 
 
-def test_evaluator_default_config_holds_the_fields_of_the_dataclass() -> None:
-    default = InteractionSerialEvaluator.default_config()
-
-    assert default.cfg_type == "InteractionSerialEvaluatorDict"
-    assert default.eval_freq == EvaluatorConfig().eval_freq
-
-
 def test_create_serial_evaluator_makes_an_interaction_evaluator_if_nothing_is_said() -> None:
     evaluator = create_serial_evaluator({"eval_freq": 7}, env=counting_envs([(2,)]), policy=StillPolicy().mode)
 
     assert isinstance(evaluator, InteractionSerialEvaluator)
     assert evaluator.config.eval_freq == 7
     assert evaluator.run(range(1)) == ([3.0], [2])
-
-
-def test_create_serial_evaluator_lists_the_types_there_are() -> None:
-    with pytest.raises(KeyError, match=r"no serial evaluator is registered as 'inter'.*Registered: .*interaction"):
-        create_serial_evaluator({"type": "inter"})
 
 
 @pytest.mark.parametrize(

@@ -374,46 +374,12 @@ def test_env_of_a_metric_evaluator_is_data_and_a_metric(env: Any, got: str) -> N
         MetricSerialEvaluator(env=env)
 
 
-def test_metric_evaluator_runs_no_episodes() -> None:
-    with pytest.raises(ValueError, match="n_episode must be None, a metric evaluator runs no episodes, got 3"):
-        evaluator_of(Accuracy()).eval(n_episode=3)
-
-
-@pytest.mark.parametrize(("name", "value"), [("n_episode", 3), ("figure_path", "x"), ("render", {"render_freq": 5})])
-def test_metric_evaluator_refuses_keys_that_do_nothing_in_it(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"config key '{name}' does nothing in MetricSerialEvaluator"):
-        MetricSerialEvaluator({name: value})
-
-
 @pytest.mark.parametrize("evaluator", [MetricSerialEvaluator, BattleInteractionSerialEvaluator])
 def test_some_defaults_of_a_nested_key_of_another_evaluator_are_accepted(evaluator: Any) -> None:
     for given in ({}, {"mode": "train_iter"}):
         assert evaluator.resolve_config({"render": given}) == EvaluatorConfig()
     with pytest.raises(TypeError, match=r"'render.render_freq' must be int, got str: 'often'"):
         evaluator.resolve_config({"render": {"render_freq": "often"}})
-
-
-def test_metric_evaluator_works_with_its_default_config() -> None:
-    evaluator = MetricSerialEvaluator(MetricSerialEvaluator.default_config(), (loader(), Accuracy()), DOUBLE)
-
-    assert evaluator.eval(train_iter=1) == (False, {"accuracy": 100.0})
-
-
-def test_empty_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="every rank needs a batch of the data loader, but 1 got none"):
-        evaluator_of(Accuracy(), loader(X[:0])).run()
-
-
-def test_value_that_is_no_number_is_refused() -> None:
-    metric = MulticlassConfusionMatrix(num_classes=2)
-
-    with pytest.raises(ValueError, match="metric 'MulticlassConfusionMatrix' must be a single number, got"):
-        evaluator_of(metric, loader(X[:2], torch.tensor([0, 1])), policy_of(lambda x: x.long())).run()
-
-
-def test_output_without_logit_and_action_is_refused() -> None:
-    with pytest.raises(KeyError, match="action"):
-        evaluator_of(MeanSquaredError(), policy=policy_of(lambda x: {"value": x})).run()
 
 
 def test_data_of_a_distributed_sampler_is_taken_as_it_comes() -> None:
@@ -425,15 +391,6 @@ def test_data_of_a_distributed_sampler_is_taken_as_it_comes() -> None:
     errors = [evaluator_of(MeanAbsoluteError(), share).run()["MeanAbsoluteError"] for share in shares]
 
     assert errors == pytest.approx([20.0, 40 / 3])  # x = 0, 2, 4 and x = 1, 3 and, to make up the number, 0
-
-
-def test_create_serial_evaluator_makes_a_metric_evaluator() -> None:
-    cfg = {"type": "metric", "eval_freq": 7}
-    evaluator = create_serial_evaluator(cfg, env=(loader(), Accuracy()), policy=DOUBLE)
-
-    assert isinstance(evaluator, MetricSerialEvaluator)
-    assert evaluator.config.eval_freq == 7
-    assert cfg == {"type": "metric", "eval_freq": 7}
 
 
 def test_metric_evaluator_takes_the_eval_mode_of_a_whole_policy() -> None:
@@ -485,7 +442,16 @@ def test_evaluators_in_envs_refuse_a_mapping_as_stop_value(kind: str) -> None:
         create_serial_evaluator({"type": kind, "stop_value": {"a": 1.0}})
 
 
-def test_multi_gpu_is_refused_with_the_reason() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="n_episode must be None, a metric evaluator runs no episodes, got 3"):
+        evaluator_of(Accuracy()).eval(n_episode=3)
+    with pytest.raises(ValueError, match="every rank needs a batch of the data loader, but 1 got none"):
+        evaluator_of(Accuracy(), loader(X[:0])).run()
+    metric = MulticlassConfusionMatrix(num_classes=2)
+    with pytest.raises(ValueError, match="metric 'MulticlassConfusionMatrix' must be a single number, got"):
+        evaluator_of(metric, loader(X[:2], torch.tensor([0, 1])), policy_of(lambda x: x.long())).run()
+    with pytest.raises(KeyError, match="action"):
+        evaluator_of(MeanSquaredError(), policy=policy_of(lambda x: {"value": x})).run()
     with pytest.raises(ValueError, match=r"'multi_gpu' does not exist here: leave it out: the ranks of torch"):
         MetricSerialEvaluator({"multi_gpu": False})
 

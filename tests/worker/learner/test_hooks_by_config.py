@@ -10,13 +10,9 @@ import pytest
 from lightning.pytorch import Callback
 
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
-from lightning_ding.worker import (
-    BaseLearner,
-    build_learner_hook_by_cfg,
-    register_learner_hook,
-)
-from lightning_ding.worker.config import HookConfig
+from lightning_ding.worker import BaseLearner, build_learner_hook_by_cfg, register_learner_hook
 from lightning_ding.worker.learner import LoadCkptHook, LogReduceHook, LogShowHook, SaveCkptHook
+from lightning_ding.worker.learner.config import HookConfig
 from tests.worker.learner.toy_hooks import POSITIONS, NoteHook, hook, names
 
 

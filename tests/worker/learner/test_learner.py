@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from lightning.pytorch import Callback
 from torch.utils.data import DataLoader
 
 from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseLearner, create_learner
-from lightning_ding.worker.config import LearnerConfig
+from lightning_ding.worker.learner.config import LearnerConfig
+from tests.conftest import MakeTrainer
 from tests.worker.learner.toy_policy import (
     BATCH_SIZE,
     FakePolicy,
@@ -29,8 +28,6 @@ from tests.worker.learner.toy_policy import (
     saved_in,
     weights,
 )
-
-MakeTrainer = Callable[..., Trainer]
 
 
 def test_training_by_hand_gives_bit_identical_weights_to_a_trainer_over_the_same_batches(
@@ -106,16 +103,6 @@ def test_train_returns_the_report_of_each_update() -> None:
 def test_train_refuses_an_output_that_is_no_report(output: Any) -> None:
     with pytest.raises(TypeError, match="forward must return a dict or a list of dicts, got"):
         learner_of(FakePolicy(output)).train([])
-
-
-def test_train_needs_a_policy() -> None:
-    with pytest.raises(RuntimeError, match="the learner needs a policy: pass it to the constructor, or set"):
-        learner_of(None).train([])
-
-
-def test_learner_refuses_objects_that_are_not_policies() -> None:
-    with pytest.raises(TypeError, match="policy must be a policy or its learn mode, got int"):
-        BaseLearner(policy=3)
 
 
 def test_updates_of_a_list_of_reports_are_counted_before_the_hooks_run() -> None:
@@ -240,17 +227,12 @@ def test_reports_stay_as_the_policy_made_them() -> None:
     assert report == {"priority": [1.0]}
 
 
-def test_priorities_are_forgotten_when_the_next_update_gives_none() -> None:
-    learner = learner_of(FakePolicy({"priority": [1.0]}, {"total_loss": 1.0}))
+def test_priorities_are_forgotten_when_the_next_update_gives_none_or_fails() -> None:
+    learner = learner_of(FakePolicy({"priority": [1.0]}, {"total_loss": 1.0}, {"priority": [1.0]}, None))
     learner.train([{"replay_unique_id": "a"}])
     learner.train([{"replay_unique_id": "b"}])
-
     assert learner.priority_info == {}
     assert learner.learn_info["priority_info"] == {}
-
-
-def test_priorities_are_forgotten_when_the_next_update_fails() -> None:
-    learner = learner_of(FakePolicy({"priority": [1.0]}, None))
     learner.train([{}])
     with pytest.raises(TypeError):
         learner.train([{}])
@@ -266,11 +248,6 @@ def test_priorities_are_those_of_the_last_of_several_updates() -> None:
     assert outputs == [{}, {}]
     learner.train([{}])
     assert learner.priority_info == {}
-
-
-def test_priorities_of_another_number_than_the_batch_are_refused() -> None:
-    with pytest.raises(ValueError, match="priority must have one entry for each of 3 transitions, got 2"):
-        learner_of(FakePolicy({"priority": [1.0, 2.0]})).train([{}, {}, {}])
 
 
 def test_learn_info_says_how_far_the_learner_is() -> None:
@@ -290,16 +267,6 @@ def test_call_hook_goes_by_priority() -> None:
     learner_of(policy_of(), *hooks).call_hook("before_run")
 
     assert notes == [10, 20, 30]
-
-
-def test_call_hook_refuses_an_unknown_position() -> None:
-    with pytest.raises(ValueError, match=r"position must be one of before_run, .* got 'before_epoch'"):
-        learner_of(policy_of()).call_hook("before_epoch")
-
-
-def test_register_hook_refuses_other_types() -> None:
-    with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
-        learner_of(policy_of()).register_hook(Callback())  # type: ignore[arg-type]
 
 
 def test_learner_averages_over_ranks_if_there_are_several(two_ranks: list[dict[str, Any]]) -> None:
@@ -402,6 +369,16 @@ def test_create_learner_makes_the_base_if_nothing_is_said() -> None:
     assert (learner.config.train_iterations, learner.exp_name) == (3, "exp")
 
 
-def test_create_learner_lists_the_types_there_are() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(RuntimeError, match="the learner needs a policy: pass it to the constructor, or set"):
+        learner_of(None).train([])
+    with pytest.raises(TypeError, match="policy must be a policy or its learn mode, got int"):
+        BaseLearner(policy=3)
+    with pytest.raises(ValueError, match="priority must have one entry for each of 3 transitions, got 2"):
+        learner_of(FakePolicy({"priority": [1.0, 2.0]})).train([{}, {}, {}])
+    with pytest.raises(ValueError, match=r"position must be one of before_run, .* got 'before_epoch'"):
+        learner_of(policy_of()).call_hook("before_epoch")
+    with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
+        learner_of(policy_of()).register_hook(Callback())  # type: ignore[arg-type]
     with pytest.raises(KeyError, match=r"no learner is registered as 'bass'; did you mean 'base'\? Registered: base"):
         create_learner({"type": "bass"})

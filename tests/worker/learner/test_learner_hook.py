@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +28,9 @@ from lightning_ding.worker import (
 )
 from lightning_ding.worker.learner import LoadCkptHook, LogReduceHook, LogShowHook, SaveCkptHook
 from lightning_ding.worker.learner.hooks import engine_of
+from tests.conftest import MakeTrainer
 from tests.worker.learner.toy_hooks import POSITIONS, NoteHook, hook, names
 
-MakeTrainer = Callable[..., Trainer]
 Reports = list[dict[str, Any]]
 
 
@@ -93,16 +92,6 @@ def test_hook_acts_after_iterations_with_priority_100_by_default() -> None:
     assert (one.priority, one.position, one.ext_args) == (100, "after_iter", {})
 
 
-def test_hook_refuses_a_negative_priority() -> None:
-    with pytest.raises(ValueError, match="priority must be >= 0, got -1"):
-        hook(priority=-1)
-
-
-def test_hook_refuses_an_unknown_position() -> None:
-    with pytest.raises(ValueError, match=r"position must be one of before_run, after_run, .*got 'after_epoch'"):
-        hook(position="after_epoch")
-
-
 def test_hook_without_a_call_cannot_be_made() -> None:
     class Silent(LearnerHook):
         pass
@@ -120,11 +109,6 @@ def test_add_learner_hook_sorts_by_priority_and_inserts_after_equal_ones() -> No
     assert names(hooks)["before_iter"] == []
 
 
-def test_add_learner_hook_refuses_what_is_no_hook_before_it_touches_it() -> None:
-    with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
-        add_learner_hook({}, Callback())  # type: ignore[arg-type]
-
-
 def test_merge_hooks_sorts_and_puts_the_first_of_equal_ones_first() -> None:
     first = {"after_iter": [hook("a1", 10), hook("a2", 20)], "before_run": [hook("a3")]}
     second = {"after_iter": [hook("b1", 5), hook("b2", 20)], "before_run": []}
@@ -139,11 +123,6 @@ def test_merge_hooks_changes_neither_of_its_arguments() -> None:
     merge_hooks(first, second)["after_iter"].clear()
 
     assert (names(first), names(second)) == ({"after_iter": ["a"]}, {"after_iter": ["b"]})
-
-
-def test_merge_hooks_refuses_different_positions() -> None:
-    with pytest.raises(ValueError, match=r"hooks2 must be hooks at \['after_iter'\].*got \['before_run'\]"):
-        merge_hooks({"after_iter": []}, {"before_run": []})
 
 
 def test_sort_callbacks_keeps_the_order_of_those_without_priority() -> None:
@@ -171,7 +150,15 @@ def test_with_priority_takes_callbacks_that_have_none(given: Any) -> None:
         with_priority(given, 3)
 
 
-def test_with_priority_refuses_a_negative_priority() -> None:
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="priority must be >= 0, got -1"):
+        hook(priority=-1)
+    with pytest.raises(ValueError, match=r"position must be one of before_run, after_run, .*got 'after_epoch'"):
+        hook(position="after_epoch")
+    with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
+        add_learner_hook({}, Callback())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"hooks2 must be hooks at \['after_iter'\].*got \['before_run'\]"):
+        merge_hooks({"after_iter": []}, {"before_run": []})
     with pytest.raises(ValueError, match="priority must be >= 0, got -1"):
         with_priority(Callback(), -1)
 

@@ -104,15 +104,6 @@ def test_run_ends_before_the_next_batch_when_the_learner_is_closed() -> None:
     assert learner.train_iter == 3
 
 
-def test_learner_that_is_closed_does_not_start() -> None:
-    learner = learner_of(policy_of())
-    learner.get_data = lambda batch_size: batch_of(batch_size)
-    learner.close()
-
-    with pytest.raises(RuntimeError, match="the learner is closed: create a new one to continue training"):
-        learner.start()
-
-
 def test_run_hands_each_batch_s_priorities_to_the_hooks() -> None:
     notes: list[Any] = []
     learner = learner_of(policy_of(priority=True), NoteHook("after_iter", notes, lambda e: e.learn_info))
@@ -138,30 +129,6 @@ def test_run_reports_means_over_the_whole_interval() -> None:
     learner.start()
 
     assert learner.monitor["total_loss_avg"] == pytest.approx(sum(losses) / 30, rel=1e-6)
-
-
-def test_run_without_a_batch_is_an_error() -> None:
-    learner = learner_of(policy_of())
-    learner.get_data = []
-    with pytest.raises(RuntimeError, match="get_data gave no batch, so nothing was learned"):
-        learner.start()
-
-
-def test_run_needs_a_source_of_batches() -> None:
-    with pytest.raises(RuntimeError, match=r"the learner needs batches: set learner.get_data, or pass get_data"):
-        learner_of(policy_of()).start()
-
-
-def test_run_needs_batches_that_can_be_asked_for() -> None:
-    with pytest.raises(TypeError, match="get_data must be a function of the batch size, or an iterable, got int"):
-        learner_of(policy_of()).setup_dataloader(3)
-
-
-def test_run_needs_a_policy_that_is_a_module() -> None:
-    learner = learner_of(FakePolicy())
-    learner.get_data = [[]]
-    with pytest.raises(RuntimeError, match=r"start\(\) needs a policy that is a LightningModule, got NoneType"):
-        learner.start()
 
 
 @pytest.mark.parametrize(("flags", "folder"), [({}, "exp"), ({"default_root_dir": "other"}, "other")])
@@ -194,7 +161,24 @@ def test_run_puts_its_callbacks_among_the_hooks_by_priority() -> None:
     assert notes == ["hook 140", "callback", "hook 160"]
 
 
-def test_run_refuses_a_number_of_epochs() -> None:
+def test_mistakes_are_named() -> None:
+    learner = learner_of(policy_of())
+    learner.get_data = lambda batch_size: batch_of(batch_size)
+    learner.close()
+    with pytest.raises(RuntimeError, match="the learner is closed: create a new one to continue training"):
+        learner.start()
+    learner = learner_of(policy_of())
+    learner.get_data = []
+    with pytest.raises(RuntimeError, match="get_data gave no batch, so nothing was learned"):
+        learner.start()
+    with pytest.raises(RuntimeError, match=r"the learner needs batches: set learner.get_data, or pass get_data"):
+        learner_of(policy_of()).start()
+    with pytest.raises(TypeError, match="get_data must be a function of the batch size, or an iterable, got int"):
+        learner_of(policy_of()).setup_dataloader(3)
+    learner = learner_of(FakePolicy())
+    learner.get_data = [[]]
+    with pytest.raises(RuntimeError, match=r"start\(\) needs a policy that is a LightningModule, got NoneType"):
+        learner.start()
     learner = learner_of(policy_of())
     learner.get_data = [batch_of(1)]
     with pytest.raises(ValueError, match="max_epochs must be left out, because train_iterations limits the run"):

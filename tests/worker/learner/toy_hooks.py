@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_ding.worker import (
-    LearnerEngine,
-    LearnerHook,
-)
+from lightning_ding.worker import LearnerEngine, LearnerHook
 
 POSITIONS = ("before_run", "after_run", "before_iter", "after_iter")
 

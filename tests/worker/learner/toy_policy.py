@@ -13,6 +13,7 @@ from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils.modes import LearnMode
 from lightning_ding.utils.progress import Progress
 from lightning_ding.worker import BaseLearner, LearnerEngine, LearnerHook
+from tests.policy.base.small_dqn import make_batch
 
 Batch = dict[str, Any]
 BATCH_SIZE = 8
@@ -26,15 +27,8 @@ def policy_of(**cfg: Any) -> DQNPolicy:
 
 
 def batch_of(seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "obs": torch.randn(BATCH_SIZE, 4, generator=generator),
-        "next_obs": torch.randn(BATCH_SIZE, 4, generator=generator),
-        "action": torch.randint(2, (BATCH_SIZE,), generator=generator),
-        "reward": torch.randn(BATCH_SIZE, generator=generator),
-        "terminated": torch.rand(BATCH_SIZE, generator=generator) < 0.2,
-        "truncated": torch.zeros(BATCH_SIZE, dtype=torch.bool),
-    }
+    batch = make_batch(seed, BATCH_SIZE)
+    return batch | {"action": batch["action"] % 2}
 
 
 def as_list(batch: Batch) -> list[Batch]:

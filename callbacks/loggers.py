@@ -1,15 +1,22 @@
-"""Let the loggers of a resumed run continue the run of the checkpoint: the same folder or id, and each row once."""
+"""The loggers of a run: they write over env steps, their errors do not end it, and a resumed run continues them.
+
+Lightning 2.6 offers no public way to change the x axis of ``LearningRateMonitor``, ``DeviceStatsMonitor`` and
+``ThroughputMonitor``, which is the number of batches. Their hooks therefore get a Trainer whose loggers take the env
+step instead.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
@@ -18,10 +25,21 @@ from lightning_ding.callbacks.csv_rows import CsvRows
 from lightning_ding.callbacks.earlier_runs import RunName, continue_run, is_open, is_same_place, run_name, version_of
 from lightning_ding.callbacks.tensorboard_returns import continue_events, purge_events
 from lightning_ding.callbacks.written_rows import rows_written_by
+from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.checkpoints.folder import is_newest
-from lightning_ding.utils.private_api import observe_checkpoint
+from lightning_ding.utils.private_api import LOGGER_CONNECTOR, observe_checkpoint
 
 logger = logging.getLogger(__name__)
+
+MONITORS = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
+BATCHES = [f"on_{stage}_batch_{when}" for stage in ("train", "validation", "test") for when in ("start", "end")]
+HOOKS = ("on_train_epoch_start", *BATCHES)
+"""Hooks in which these monitors log."""
+LOGGING = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")
+"""Methods of a logger that write and that Lightning or this project calls."""
+
+_failed: WeakSet[Logger] = WeakSet()
+"""Loggers whose error has already been logged."""
 
 
 class ContinuedLoggers(Callback):
@@ -129,3 +147,95 @@ def _write_at_once(one: CSVLogger, keeps: bool) -> None:
     """Make a logger that has not begun write its rows at once, to a file of this machine."""
     if one._experiment is None and type(one).experiment is CSVLogger.experiment and "://" not in one.root_dir:
         one._experiment = CsvRows(one.log_dir, keeps)
+
+
+def prepare_loggers(trainer: Trainer) -> None:
+    """Check that the loggers of a Trainer can write, and keep their later errors from ending the run.
+
+    If a logger raises ``OSError`` during the run, for example because the disk is full, the error is logged once and
+    the logger is called again the next time. Calling this function again changes nothing.
+
+    Raises:
+        UnwritableFolderError: If the folder of a logger of TensorBoard or CSV files cannot be written.
+    """
+    if trainer.node_rank == 0:  # on each rank of this machine, which would otherwise wait for rank zero forever
+        for one in trainer.loggers:
+            if isinstance(one, (TensorBoardLogger, CSVLogger)):
+                _check_folder(one.root_dir if is_open(one) or not trainer.is_global_zero else one.log_dir)
+    for one in trainer.loggers:
+        for name in LOGGING:
+            if name not in vars(one) and hasattr(type(one), name):
+                setattr(one, name, partial(_call, one, name))
+
+
+def _check_folder(folder: str) -> None:
+    if "://" in folder:  # not on a disk of this machine
+        return
+    try:
+        check_writable(Path(folder))
+    except OSError as error:
+        raise UnwritableFolderError(
+            f"the metrics of this run cannot be written to {folder}: {error}; choose another folder with save_dir of "
+            "the logger or default_root_dir of the Trainer"
+        ) from error
+
+
+def _call(one: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a logger; if that raises ``OSError``, log the error unless it was logged before.
+
+    Leaves out what a resumed run has written already.
+    """
+    try:
+        if name in ("log_metrics", "log_hyperparams"):
+            return getattr(rows_written_by(one), name)(*args, **kwargs)
+        return getattr(type(one), name)(one, *args, **kwargs)
+    except (OSError, ValueError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__  # TensorBoardLogger turns it into a ValueError
+        if not isinstance(cause, OSError):
+            raise
+        if one not in _failed:
+            _failed.add(one)
+            text = "%s could not write metrics: %s; the run continues without them, and the next ones are tried again"
+            logger.error(text, type(one).__name__, cause)
+    return None
+
+
+def log_over_env_steps(trainer: Trainer) -> None:
+    """Make Lightning's monitors among a Trainer's callbacks log over env steps. Calling it again changes nothing."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        for hook in HOOKS if isinstance(callback, MONITORS) else ():
+            if hook not in vars(callback):
+                setattr(callback, hook, _with_env_steps(getattr(callback, hook)))
+
+
+def _with_env_steps(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def call(trainer: Trainer, pl_module: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(_TrainerView(trainer, pl_module.progress), pl_module, *args, **kwargs)
+
+    return call
+
+
+class _View:
+    """Pass every attribute through to another object, which is not changed."""
+
+    def __init__(self, viewed: Any, progress: Any) -> None:
+        self._viewed, self._progress = viewed, progress
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._viewed, name)
+
+
+class _TrainerView(_View):
+    @property
+    def loggers(self) -> list[_LoggerView]:
+        return [_LoggerView(logger, self._progress) for logger in self._viewed.loggers]
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return _LoggerView(value, self._progress) if name == LOGGER_CONNECTOR else value
+
+
+class _LoggerView(_View):
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._viewed.log_metrics(metrics, step=self._progress.position)
