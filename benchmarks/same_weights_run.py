@@ -53,7 +53,7 @@ Config = dict[str, Any]
 Digests = dict[str, str]
 
 HALF, EPOCHS, ROUNDS = 2, 4, 12  # epochs of the start, epochs in all, rounds of an epoch
-ON_POLICY = ("pg", "a2c", "ppo", "recurrent_ppo")
+ON_POLICY = ("pg", "pqn", "a2c", "ppo", "recurrent_ppo")
 STEPS = ("start", "continue", "load")
 SIDE = 12  # pixels
 
@@ -143,6 +143,7 @@ EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 2, "max_episode_steps"
 ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "pg": (EPISODES,),
     "a2c": (ROLLOUT,),
+    "pqn": (ROLLOUT, PASSES),
     "ppo": (ROLLOUT, PASSES),
     "recurrent_ppo": (ROLLOUT, PASSES),
 }
@@ -270,6 +271,7 @@ CASES: dict[str, Case] = {
     "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
+    "pqn": Case("layer normalisation, dict observations", "pqn", {}, partial(ToyEnv, "dict")),
     "a2c": Case(
         "norm_obs, norm_reward, one encoder, entropy schedule",
         "a2c",

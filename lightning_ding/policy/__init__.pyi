@@ -30,6 +30,7 @@ from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
 from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
+from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy
 from .q_learning import QLearningConfig as QLearningConfig, QLearningPolicy as QLearningPolicy
 from .qrdqn import QRDQNConfig as QRDQNConfig, QRDQNPolicy as QRDQNPolicy
 from .r2d2 import R2D2Config as R2D2Config, R2D2Policy as R2D2Policy

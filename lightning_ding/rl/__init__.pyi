@@ -28,6 +28,7 @@ from .distributions import (
     HybridDistribution as HybridDistribution,
     MultiCategorical as MultiCategorical,
     distribution_of as distribution_of,
+    epsilon_greedy_distribution as epsilon_greedy_distribution,
     expectation as expectation,
     squashed_gaussian_log_prob as squashed_gaussian_log_prob,
     squashed_gaussian_sample as squashed_gaussian_sample,
@@ -65,7 +66,12 @@ from .recurrent import (
     value_rescale as value_rescale,
     value_unscale as value_unscale,
 )
-from .returns import discounted_return as discounted_return, gae as gae, n_step_return as n_step_return
+from .returns import (
+    discounted_return as discounted_return,
+    gae as gae,
+    lambda_return as lambda_return,
+    n_step_return as n_step_return,
+)
 from .running import (
     RunningMeanStd as RunningMeanStd,
     RunningReturns as RunningReturns,

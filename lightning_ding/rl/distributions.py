@@ -244,6 +244,22 @@ def distribution_of(logit: Any, action_mask: Tensor | None = None) -> Distributi
     return MultiCategorical(logit, None if action_mask is None else action_mask.split(sizes, dim=-1))
 
 
+def epsilon_greedy_distribution(q: Tensor, epsilon: float) -> Categorical:
+    """Return the distribution of epsilon-greedy actions: the best one, or with probability epsilon any legal one.
+
+    Args:
+        q: Action values, illegal actions at minus infinity, shape (B, A).
+        epsilon: Probability of a uniformly random legal action, in [0, 1].
+
+    Example:
+        >>> epsilon_greedy_distribution(torch.tensor([[3.0, 1.0, -torch.inf]]), 0.5).log_p.exp()
+        tensor([[0.7500, 0.2500, 0.0000]])
+    """
+    legal = (q != -torch.inf).to(q.dtype)
+    greedy = torch.zeros_like(q).scatter_(-1, q.argmax(-1, keepdim=True), 1.0)
+    return Categorical(torch.lerp(greedy, legal / legal.sum(-1, keepdim=True), epsilon).log())
+
+
 def _sum(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(parts)).sum(0)
 

@@ -82,6 +82,42 @@ def sum_backwards(term: Tensor, decay: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def lambda_return(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor, discount_factor: float, lambda_: float
+) -> Tensor:
+    """Return the returns G_t = r_t + gamma ((1 - lambda) V(s_{t+1}) + lambda G_{t+1}), which mix those of all lengths.
+
+    They are those of TD(lambda) (Sutton and Barto 2018, eq. 12.18). With V(s) = max_a Q(s, a) they are those of
+    Q(lambda) of Peng and Williams 1996 (https://doi.org/10.1007/BF00114731), which does not stop at exploring actions,
+    and which PQN learns (Gallici et al. 2024, section 4, https://arxiv.org/abs/2407.04811). The last step of a sequence
+    has r + gamma V(s'), also at a truncation and at the end of the rollout, and a terminated one r.
+
+    Args:
+        reward: Rewards, shape (T, B).
+        next_value: Values of the true next observations (at the end of an episode the final one, not the one after the
+            reset), shape (T, B); ignored where ``terminated``.
+        terminated: Whether the env ended the episode at this step, shape (T, B).
+        ended: Whether this is the last step of a sequence (terminated, truncated or the end of the data), shape (T, B).
+        discount_factor: gamma, in [0, 1].
+        lambda_: Trade-off of bias and variance, in [0, 1]; 0 gives the one-step target, 1 the discounted return.
+
+    Returns:
+        Returns, shape (T, B), detached.
+
+    Example:
+        >>> truncated = torch.tensor([[False], [True]])
+        >>> value = torch.tensor([[2.0], [4.0]])
+        >>> lambda_return(torch.ones(2, 1), value, torch.zeros_like(truncated), truncated, 0.5, 0.5).tolist()
+        [[2.25], [3.0]]
+    """
+    terminated = terminated.bool()
+    continues = ~(ended.bool() | terminated)
+    weight = discount_factor * (1 - lambda_ * continues.to(reward.dtype))  # of the next value
+    term = torch.addcmul(reward, weight, next_value.masked_fill(terminated, 0.0))
+    return sum_backwards(term, continues * (discount_factor * lambda_))
+
+
+@torch.no_grad()
 def gae(
     reward: Tensor,
     value: Tensor,

@@ -63,6 +63,7 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "ppo_offpolicy": {"norm_obs": True, "norm_reward": True},
     "impala": {"num_envs": 3, "norm_reward": True},  # transitions wait at the kill
     "a2c": {"norm_reward": True, "num_envs": 3, "env": "Pendulum-v1", "policy": {"model": {"use_sde": True}}},
+    "pqn": {"norm_obs": True, "norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes
 }
 MODES: dict[str, dict[str, Any]] = {"dqn-async": {"mode": "async"}, "dqn-native": {"mode": "native", "num_envs": 3}}

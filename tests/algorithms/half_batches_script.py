@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from lightning_ding.policy.on_policy import ActorPolicy, OnPolicyPolicy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
@@ -31,6 +31,7 @@ from tests.algorithms.table import (
     make_policy,
     names_of,
     sample_of,
+    with_actor,
     with_first_step,
 )
 
@@ -45,7 +46,7 @@ EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *WITHOUT_COLLEC
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
-    **dict.fromkeys((*names_of(ActorPolicy), *WITHOUT_COLLECTING), ACTOR),
+    **dict.fromkeys((*with_actor(), *WITHOUT_COLLECTING), ACTOR),
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
@@ -58,6 +59,7 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     "recurrent_ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
+    "pqn": {"learn": {"batch_size": ENVS * STEPS}},
 }
 
 

@@ -17,6 +17,7 @@ from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.rank_state import rng_state
 from lightning_ding.policy import CalQLPolicy, DQfDPolicy, Policy, create_policy
+from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
 Config = dict[str, Any]
@@ -101,6 +102,7 @@ ALGORITHMS = {
         config=deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}}),
     ),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
+    "pqn": Algorithm(config=PPO),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
 WITHOUT_COLLECTING = {
@@ -120,6 +122,11 @@ CONTINUOUS_ONLY = tuple(name for name, one in ALGORITHMS.items() if one.env_id =
 def names_of(family: type[Policy[Any]]) -> tuple[str, ...]:
     """Return the algorithms whose class derives from ``family``."""
     return tuple(name for name in ALGORITHMS if issubclass(POLICY_REGISTRY.get(name), family))
+
+
+def with_actor() -> tuple[str, ...]:
+    """Return the algorithms that learn an actor which takes actions of every kind."""
+    return tuple(name for name in names_of(ActorPolicy) if name != "pqn")  # whose actions follow from values
 
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:

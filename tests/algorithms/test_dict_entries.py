@@ -10,10 +10,9 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.policy import SACPolicy, create_policy
-from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.policy.weighted_actor import WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, with_actor
 from tests.algorithms.test_learns import train
 from tests.conftest import MakeTrainer
 from tests.learning_seeds import assert_reached
@@ -21,7 +20,7 @@ from tests.toys.bandits import XorEnv
 
 Config = dict[str, Any]
 
-KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *names_of(ActorPolicy))]
+KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *with_actor())]
 KINDS += [("dt", continuous) for continuous in (True, False)]
 KINDS += [(name, False) for name in ALGORITHMS if name not in CONTINUOUS_ONLY]
 

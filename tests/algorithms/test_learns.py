@@ -99,6 +99,7 @@ CONFIGS: dict[str, Config] = {
             "collect": {"n_sample": 64},
         },
     ),
+    "pqn": deep_merge(PPO, {"other": {"eps": {"start": 0.5, "decay": 500}}}),
     "pg": deep_merge(ROLLOUT, {"collect": {"n_episode": 64}}),
 }
 IMAGE: Config = {"model": {"encoder_hidden_size_list": [8, 8, 8, 32]}}
@@ -151,6 +152,7 @@ def train(
         ("ppo_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
         ("a2c", 2400, "dict"),
+        ("pqn", 2560, "dict"),
         ("pg", 2400, "vector"),
     ],
 )
@@ -223,6 +225,7 @@ ONE_STEP: Config = {**ONE, "collect": {"n_sample": 1}}
         ("recurrent_ppo", 400, deep_merge(ONE_STEP, {"learn": {"epoch_per_collect": 1}})),
         ("ppo_offpolicy", 512, deep_merge(ONE, {"collect": {"n_sample": 8}})),
         ("a2c", 640, deep_merge(ONE_STEP, {"learn": {"adv_norm": True}})),
+        ("pqn", 512, deep_merge(ONE_STEP, {"learn": {"epoch_per_collect": 1}})),
         ("pg", 640, ONE),
     ],
 )
@@ -309,6 +312,7 @@ def chain_with_torque(**kwargs: Any) -> gym.Env[Any, Any]:
         ("ppo_offpolicy", 5120, {"nstep_return": True, "nstep": 2}),
         ("impala", 5120, {}),
         ("a2c", 9600, {}),
+        ("pqn", 5120, {}),
     ],
 )
 def test_values_end_at_a_terminal_state_and_continue_after_a_time_limit(

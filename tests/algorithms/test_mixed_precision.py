@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.sequences import to_sequences, with_memory
@@ -27,6 +26,7 @@ from tests.algorithms.table import (
     make_policy,
     names_of,
     sample_of,
+    with_actor,
     with_first_step,
 )
 from tests.conftest import MakeTrainer
@@ -48,7 +48,8 @@ CASES: list[tuple[str, Config]] = [
     (name, {**(CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE), **NARROW.get(name, {})})
     for name in names_of(ReplayPolicy)
 ]
-CASES += [(name, {**model, **NARROW.get(name, {})}) for name in names_of(ActorPolicy) for model in ON_POLICY]
+CASES += [(name, {**model, **NARROW.get(name, {})}) for name in with_actor() for model in ON_POLICY]
+CASES += [("pqn", DISCRETE)]
 CASES += [("dt", {**model, "dropout_p": 0.0, "embed_dim": 16, "n_blocks": 1}) for model in ON_POLICY]
 CASES += [("ppo", {**ON_POLICY[1], "sigma_type": "conditioned", "bound_type": "tanh"})]
 

@@ -13,15 +13,14 @@ from lightning import Callback
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.policy.on_policy import ActorPolicy
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of, needs_demonstrations
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, needs_demonstrations, with_actor
 from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
 OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""
-CONTINUOUS = (*CONTINUOUS_ONLY, *names_of(ActorPolicy), "dt")
+CONTINUOUS = (*CONTINUOUS_ONLY, *with_actor(), "dt")
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
 
 
@@ -121,6 +120,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "ppo_offpolicy": Run(6400),
     "impala": Run(30_720),
     "a2c": Run(25_600),
+    "pqn": Run(4096),
     "pg": Run(6400),
     "discrete_cql": Run(300),
     "bc": Run(100),
@@ -180,7 +180,7 @@ OF_HINDSIGHT = "the buffer draws single steps without priorities"
 RARELY_COPIED = deep_merge(HINDSIGHT, {"learn": {"target_update_freq": 500}})
 OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tells apart for targets that stay longer"
 GOALS: dict[str, Run | str] = {
-    **without(["ppo", "recurrent_ppo", "a2c", "pg"], "it has no replay buffer"),
+    **without(["ppo", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
     **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
@@ -255,6 +255,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "ppo_offpolicy": Run(8192),
     "impala": Run(8192),
     "a2c": Run(25_600),
+    "pqn": Run(8192),
 }
 """The discount factor is each algorithm's, 0.99 or more, so values are on their way to -100 when the budget ends."""
 COPIED: Config = {"learn": {"target_update_freq": 10}}
@@ -311,5 +312,6 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440),
     "a2c": Run(51_200),
+    "pqn": Run(8192),
 }
 VALUES = {"by_default": BY_DEFAULT, "exact": EXACT}

@@ -12,9 +12,8 @@ import torch
 from lightning_ding.config import to_dict
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, SeparateEncoder
 from lightning_ding.policy import Policy, QLearningPolicy, create_policy
-from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.policy.qac import QACPolicy
-from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of
+from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of, with_actor
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
@@ -114,9 +113,9 @@ def test_layer_norm_of_a_policy_normalises_every_hidden_layer(name: str) -> None
 
 WITH_MEMORY = ("r2d2", "recurrent_ppo")
 HINTS = {
-    **dict.fromkeys(names_of(QLearningPolicy), "learns from single transitions; r2d2 is"),
+    **dict.fromkeys((*names_of(QLearningPolicy), "pqn"), "learns from single transitions; r2d2 is"),
     **dict.fromkeys(names_of(QACPolicy), "learns from single transitions; recurrent_ppo, from rollouts, has"),
-    **dict.fromkeys(names_of(ActorPolicy), "has no memory; recurrent_ppo is PPO"),
+    **dict.fromkeys(with_actor(), "has no memory; recurrent_ppo is PPO"),
     "dt": "its last context_len steps; r2d2 and recurrent_ppo have",
 }
 

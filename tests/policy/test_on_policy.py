@@ -1,4 +1,4 @@
-"""The common behaviour of PPO, A2C and REINFORCE: options, memory, acting, advantages, minibatches, step sizes."""
+"""What PPO, A2C and REINFORCE have in common, and the options of all that learn from rollouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.envs import Timestep
-from lightning_ding.policy import A2CPolicy, PGPolicy, PPOPolicy, RecurrentPPOPolicy
+from lightning_ding.policy import A2CPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from tests.algorithms.sequences import with_memory
 
@@ -25,13 +25,14 @@ Config = dict[str, Any]
 PolicyClass = type[OnPolicyPolicy[Any]]
 POLICIES: list[PolicyClass] = [PPOPolicy, A2CPolicy, PGPolicy]
 WITH_CRITIC: list[PolicyClass] = [PPOPolicy, A2CPolicy]
-WITH_OPTIONS: list[PolicyClass] = [*POLICIES, RecurrentPPOPolicy]
+WITH_OPTIONS: list[PolicyClass] = [*POLICIES, RecurrentPPOPolicy, PQNPolicy]
 DISCRETE: Config = {"obs_shape": 3, "action_shape": 2, "action_space": "discrete", "encoder_hidden_size_list": [8]}
 CONTINUOUS: Config = DISCRETE | {"action_space": "continuous"}
 
 
 def make_policy(policy_class: PolicyClass, *changes: Config) -> Any:
-    config: Config = {"model": DISCRETE}
+    left_out = ("action_space",) if policy_class is PQNPolicy else ()  # whose actions are always discrete
+    config: Config = {"model": {name: value for name, value in DISCRETE.items() if name not in left_out}}
     for change in changes:
         config = deep_merge(config, change)
     torch.manual_seed(0)
@@ -132,7 +133,10 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.share_encoder": ({}, None),  # the other of both
     "model.encoder_kwargs": ({}, {"activation": "silu"}),
     "model.activation": ({}, "tanh"),
-    "model.layer_norm": ({}, True),
+    "model.layer_norm": ({}, None),  # the other of both
+    "model.dueling": ({}, True),
+    "model.head_layer_num": ({}, 2),
+    "model.head_hidden_size": ({"model": {"head_layer_num": 1}}, 4),
     "model.sigma_type": ({"model": CONTINUOUS}, "conditioned"),
     "model.fixed_sigma_value": ({"model": CONTINUOUS | {"sigma_type": "fixed"}}, 0.5),
     "model.bound_type": ({"model": CONTINUOUS}, "tanh"),
@@ -165,6 +169,12 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "learn.target_kl": ({"learn": {"epoch_per_collect": 3}}, 1e-9),
     "learn.ppo_param_init": ({}, None),  # the other of both
     "learn.ignore_done": ({}, True),
+    "learn.lambda_": ({}, 0.1),
+    "other.eps.type": ({}, "exp"),
+    "other.eps.start": ({}, 0.5),
+    "other.eps.end": ({}, 0.9),
+    "other.eps.decay": ({}, 0.9),
+    "other.eps.unit": ({"other": {"eps": {"decay": 0.9}}}, "env_step"),
     "collect.n_sample": ({}, 8),
     "collect.n_episode": ({"collect": {"n_sample": None, "n_episode": 2, "collector": {"type": "episode"}}}, 3),
     "collect.unroll_len": ({}, 2),
@@ -219,7 +229,7 @@ def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name
         base = {"model": {"actor_hidden_size_list": [4]}}
     if base == {"model": SDE} and policy_class is RecurrentPPOPolicy:  # which has no such noise
         base = {}
-    if name == "learn.lr_scheduler.type":  # A2C's is linear
+    if name == "learn.lr_scheduler.type":  # those of A2C and PQN are linear
         base = {"learn": {"lr_scheduler": {"type": "constant"}}}
     before = known_outcomes(policy_class, base)
     if value is None:

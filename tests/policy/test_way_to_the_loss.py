@@ -10,9 +10,9 @@ from lightning import Trainer
 
 from tests.algorithms.table import make_datamodule, make_policy
 
-MOST_CALLS = {"dqn": 4, "iqn": 5, "r2d2": 4, "sac": 5, "ppo": 6}
+MOST_CALLS = {"dqn": 4, "iqn": 5, "r2d2": 4, "sac": 5, "ppo": 6, "pqn": 6}
 """Calls from ``training_step`` to the loss, with both."""
-MOST_FILES = {"dqn": 3, "iqn": 4, "r2d2": 3, "sac": 4, "ppo": 5}
+MOST_FILES = {"dqn": 3, "iqn": 4, "r2d2": 3, "sac": 4, "ppo": 5, "pqn": 5}
 """Files of this package in which the functions on the way are, apart from that of the loss."""
 LOSSES = {"sac": "critic_loss"}
 

@@ -44,6 +44,7 @@ CARTPOLE = {
     "ppo": 475,
     "ppo_offpolicy": 450,
     "impala": 450,
+    "pqn": 475,
     "a2c": 450,
     "pg": 400,
 }

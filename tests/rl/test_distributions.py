@@ -19,6 +19,8 @@ from lightning_ding.rl import (
     HybridDistribution,
     MultiCategorical,
     distribution_of,
+    epsilon_greedy,
+    epsilon_greedy_distribution,
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
@@ -252,3 +254,28 @@ def test_the_gradient_passes_through_the_sample() -> None:
     action, log_prob = squashed_gaussian_sample(mu, log_sigma, torch.zeros(1, 1))
     assert torch.autograd.grad(action.sum(), mu, retain_graph=True)[0].item() == 1.0
     assert torch.autograd.grad(log_prob.sum(), log_sigma)[0].item() == -1.0
+
+
+def test_epsilon_greedy_probabilities_by_hand() -> None:
+    # two of three actions are legal, the first is the best: 1 - 0.4 + 0.4 / 2 and 0.4 / 2; then all three
+    q = torch.tensor([[3.0, 1.0, -torch.inf], [0.0, 1.0, 0.5]])
+    found = epsilon_greedy_distribution(q, 0.4).log_p.exp()
+    assert_close(found, torch.tensor([[0.8, 0.2, 0.0], [0.4 / 3, 0.6 + 0.4 / 3, 0.4 / 3]]))
+
+
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.0, [[1.0, 0.0, 0.0]]), (1.0, [[0.5, 0.5, 0.0]])])
+def test_epsilon_greedy_at_the_ends_of_its_range(epsilon: float, expected: list[list[float]]) -> None:
+    distribution = epsilon_greedy_distribution(torch.tensor([[3.0, 1.0, -torch.inf]]), epsilon)
+    assert distribution.log_p.exp().tolist() == expected
+    drawn = {int(distribution.sample(np.random.default_rng(seed))) for seed in range(30)}
+    assert drawn == {place for place, p in enumerate(expected[0]) if p}
+    assert torch.isfinite(distribution.log_prob(torch.tensor([0]))).all()
+
+
+def test_epsilon_greedy_draws_are_as_frequent_as_those_of_the_arrays() -> None:
+    q = torch.tensor([[1.0, 3.0, -torch.inf, 2.0]]).expand(20_000, 4)
+    mask = (q[:1] != -torch.inf).numpy().repeat(20_000, 0)
+    one = epsilon_greedy_distribution(q, 0.6).sample(np.random.default_rng(0)).numpy()
+    other = epsilon_greedy(q.numpy(), 0.6, np.random.default_rng(1), mask)
+    shares = [np.bincount(drawn, minlength=4) / 20_000 for drawn in (one, other)]
+    assert shares == [pytest.approx([0.2, 0.6, 0.0, 0.2], abs=0.015)] * 2  # four standard errors

@@ -14,6 +14,7 @@ from lightning_ding.rl import (
     combine_moments,
     discounted_return,
     gae,
+    lambda_return,
     moments,
     n_step_return,
     time_major,
@@ -113,6 +114,25 @@ def slow_return(rows: dict[str, Tensor], gamma: float) -> Tensor:
             weight *= gamma
             if rows["ended"][step]:
                 total += 0.0 if rows["terminated"][step] else weight * rows["next_value"][step].item()
+                break
+        returns.append(total)
+    return torch.tensor(returns)
+
+
+def slow_lambda_return(rows: dict[str, Tensor], gamma: float, lam: float) -> Tensor:
+    """Return the lambda-returns of one env's rows (S,), each as the weighted sum of all its n-step returns.
+
+    The weight of the return of n steps is (1 - lambda) lambda^(n-1), and lambda^(n-1) if the sequence ends there.
+    """
+    returns = []
+    for start in range(len(rows["reward"])):
+        total, rewards = 0.0, 0.0
+        for steps, step in enumerate(range(start, len(rows["reward"])), start=1):
+            rewards += gamma ** (steps - 1) * rows["reward"][step].item()
+            value = 0.0 if rows["terminated"][step] else rows["next_value"][step].item()
+            is_last = bool(rows["ended"][step])
+            total += (1.0 if is_last else 1 - lam) * lam ** (steps - 1) * (rewards + gamma**steps * value)
+            if is_last:
                 break
         returns.append(total)
     return torch.tensor(returns)
@@ -272,3 +292,63 @@ def test_root_mean_square_is_that_of_all_items_and_one_where_there_is_nothing_to
     zeros = RunningMeanStd()
     zeros.update(torch.zeros(5))
     assert zeros.root_mean_square.item() == 1
+
+
+def test_lambda_return_of_three_steps_by_hand() -> None:
+    # gamma 0.5, lambda 0.5: G2 = 4 + 0.5 * 8 = 8, G1 = 2 + 0.5 * (0.5 * 4 + 0.5 * 8) = 5,
+    # G0 = 1 + 0.5 * (0.5 * 2 + 0.5 * 5) = 2.75
+    returns = lambda_return(column(1, 2, 4), column(2, 4, 8), flags(0, 0, 0), flags(0, 0, 1), 0.5, 0.5)
+    assert returns.flatten().tolist() == [2.75, 5.0, 8.0]
+
+
+def test_lambda_return_does_not_bootstrap_from_a_terminal_observation_whatever_its_value() -> None:
+    # G1 = 2, G0 = 1 + 0.5 * (0.5 * 4 + 0.5 * 2) = 2.5
+    last = flags(0, 1)
+    returns = lambda_return(column(1, 2), column(4, float("nan")), last, last, 0.5, 0.5)
+    assert returns.flatten().tolist() == [2.5, 2.0]
+
+
+def test_lambda_return_bootstraps_at_a_truncation_and_ignores_the_next_episode() -> None:
+    # G0 = 1 + 0.5 * 2, whatever lambda is; G1 = 100 + 0
+    returns = lambda_return(column(1, 100), column(2, 0), flags(0, 0), flags(1, 1), 0.5, 0.9)
+    assert returns.flatten().tolist() == [2.0, 100.0]
+
+
+def test_lambda_return_stops_at_a_termination_that_is_not_marked_as_an_end() -> None:
+    returns = lambda_return(column(1, 100), column(7, 0), flags(1, 1), flags(0, 1), 0.5, 0.5)
+    assert returns.flatten().tolist() == [1.0, 100.0]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(0.9, 0.8), (1.0, 1.0), (0.9, 0.0), (0.0, 0.8), (0.9, 1.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_lambda_return_equals_the_sum_over_returns_of_all_lengths(seed: int, gamma: float, lam: float) -> None:
+    rows = random_rows(seed)
+    del rows["value"]
+    expected = [slow_lambda_return({name: x[:, env] for name, x in rows.items()}, gamma, lam) for env in range(4)]
+    got = lambda_return(**rows, discount_factor=gamma, lambda_=lam)
+    assert_close(got, torch.stack(expected, dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_return_is_the_advantage_and_the_value_of_one_critic() -> None:
+    rows = random_rows(0)
+    rows["next_value"] = torch.where(rows["ended"], rows["next_value"], torch.roll(rows["value"], -1, 0))
+    advantage = gae(**rows, discount_factor=0.9, gae_lambda=0.8)
+    value = rows.pop("value")
+    assert_close(lambda_return(**rows, discount_factor=0.9, lambda_=0.8), advantage + value, rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_return_is_detached_and_leaves_its_arguments_alone() -> None:
+    rows = random_rows(0)
+    del rows["value"]
+    copies = {name: x.clone() for name, x in rows.items()}
+    given: dict[str, Any] = {**rows, "next_value": rows["next_value"].clone().requires_grad_()}
+    assert not lambda_return(**given, discount_factor=0.9, lambda_=0.8).requires_grad
+    assert_close(rows, copies)
+
+
+def test_lambda_return_takes_flags_that_are_numbers() -> None:
+    rows = random_rows(0)
+    del rows["value"]
+    as_numbers = {name: x.float() for name, x in rows.items()}
+    expected = lambda_return(**rows, discount_factor=0.9, lambda_=0.8)
+    assert_close(lambda_return(**as_numbers, discount_factor=0.9, lambda_=0.8), expected)

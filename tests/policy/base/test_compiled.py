@@ -40,6 +40,7 @@ CONFIGS: dict[str, Config] = {
     "fqf": {"model": DISCRETE, "learn": {"learning_rate": 1e-3, "learning_rate_fraction": 1e-4}},
     "discrete_sac": {"model": DISCRETE},
     "ppo": {"model": DISCRETE | {"action_space": "discrete"}, "learn": {"batch_size": 16, "epoch_per_collect": 1}},
+    "pqn": {"model": DISCRETE, "learn": {"batch_size": 16, "epoch_per_collect": 1, "learning_rate": 1e-3}},
     "sac": {"model": {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16], "activation": "tanh"}},
 }
 
@@ -65,7 +66,7 @@ def batches(name: str, number: int, size: int = 16, dtype: torch.dtype = torch.f
         batch["action"] = torch.from_numpy(rng.integers(2, size=size))
         if name == "sac":
             batch["action"] = torch.from_numpy(rng.uniform(-1, 1, (size, 2))).to(dtype)
-        if name == "ppo":
+        if name in ("ppo", "pqn"):
             batch["log_prob"] = torch.full((size,), 0.5, dtype=dtype).log()
             batch |= {key: torch.zeros(size, dtype=torch.long) for key in ("env_id", "episode_id")}
             batch["terminated"][:] = False
@@ -159,7 +160,7 @@ def test_two_policies_in_one_process_do_not_share_compiled_code() -> None:
 # Around it
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "mdqn", "iqn", "fqf", "ppo", "sac", "discrete_sac"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "mdqn", "iqn", "fqf", "ppo", "pqn", "sac", "discrete_sac"])
 def test_compiled_gradient_and_step_equal_an_eager_update(name: str, no_compiler: list[list[bool]]) -> None:
     data = batches(name, 20)
     assert_close(learn(make(name), data), learn(make(name, False), data), rtol=0, atol=1e-5)
