@@ -68,10 +68,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     learns_from_sequences: ClassVar[bool] = False
     """Whether a replay buffer has to give sequences instead of transitions."""
     trains_on: ClassVar[str] = "envs"  # or "dataset": what the command line trains it on
-    supports_tensors: ClassVar[bool] = False
-    """Whether it can act and learn with ``mode="tensor"`` of a datamodule."""
-    tensor_envs: int | None = None
-    """Number of the tensor envs that it acts in; None with arrays, where random numbers come from ``rng``."""
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     parts_of_model: ClassVar[tuple[str, ...]] = ()
@@ -184,11 +180,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
         """Reset the collecting state of these envs (None: all), such as that of an RNN."""
-
-    def reset_collect_where(self, ended: Tensor | None) -> None:
-        """Reset the collecting state of the tensor envs where ``ended`` is true, shape (N,); None means all."""
-        if ended is None:
-            self._reset_collect()
 
     _reset_learn = _reset_eval = _reset_collect  # the state of the learner's slots, and that of evaluations
 
@@ -356,11 +347,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed ``rng``, and the global generators of torch, numpy and Python; every rank needs a different seed."""
         self.rng = seed_exploration(seed)
-
-    @property
-    def noise_source(self) -> np.random.Generator | None:
-        """The source of random numbers while acting and learning; None for torch's generator on the device."""
-        return self.rng if self.tensor_envs is None else None
 
     def _require_field(self, field: str) -> None:
         if field not in self.enable_field:
