@@ -93,7 +93,7 @@ class AttributesAndModes(PolicyAttributes):
     @property
     def noise_source(self) -> np.random.Generator | None:
         """The source of random numbers while acting and learning; None for torch's generator on the device."""
-        return cast(Any, self).rng if self.tensor_envs is None else None  # type: ignore[no-any-return]
+        return cast(Any, self).rng if self.tensor_envs is None else None
 
     def reset_collect_where(self, ended: Tensor | None) -> None:
         """Reset the collecting state of the tensor envs where ``ended`` is true, shape (N,); None means all."""
