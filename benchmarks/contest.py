@@ -80,15 +80,16 @@ def main(
     parser.add_argument("--run", choices=contestants, help="run one contestant in this process and print JSON")
     parser.add_argument("--only", nargs="+", choices=contestants, default=list(contestants), help="run only these")
     parser.add_argument("--repeats", type=int, default=3, help="number of repetitions")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of each contestant")
     parser.add_argument("--env-steps", type=int, default=workload.env_steps, help="length of the workload")
     parser.add_argument("--out", type=Path, default=Path(f"docs/results/{name}_speed.json"), help="JSON file")
     options = parser.parse_args()
     if options.run:
-        torch.set_num_threads(1)
+        torch.set_num_threads(options.threads)
         warnings.simplefilter("ignore")
         logging.getLogger("lightning").setLevel(logging.ERROR)
         chosen = dataclasses.replace(workload, env_steps=options.env_steps)
         print(json.dumps(measure(lambda: contestants[options.run](chosen))))
     else:
-        command = [f"benchmarks.{name}", "--env-steps", str(options.env_steps)]
+        command = [f"benchmarks.{name}", "--env-steps", str(options.env_steps), "--threads", str(options.threads)]
         report(in_turn(command, options.only, options.repeats), baseline, options.out)

@@ -131,3 +131,7 @@ class R2D2Workload(DQNWorkload):
 
 
 W5 = R2D2Workload()
+
+W7 = PPOWorkload(
+    num_envs=1024, num_steps=32, env_steps=983_040, batch_size=4096, learning_rate=1e-3
+)  # in tensor envs; 30 rollouts

@@ -120,7 +120,7 @@ class MetricsLogger(Callback):
         metrics: dict[str, float] = {}
         for name, value in {**means, "cur_lr": pl_module.cur_lr(), **pl_module.scheduled_values()}.items():
             metrics[f"learn/{name}"] = value
-        metrics |= _of_episodes(*data.pop_episodes(), data.pop_infos())
+        metrics |= _of_episodes(*data.pop_episode_sums(), data.pop_infos())
         metrics["progress/train_iter"] = progress.train_iter
         metrics["progress/episode"] = progress.episode
         if progress.axis == "env_step":
@@ -160,9 +160,11 @@ class MetricsLogger(Callback):
         self._resumed = state_dict or None
 
 
-def _of_episodes(returns: list[float], lengths: list[int], infos: dict[str, tuple[float, int]]) -> dict[str, float]:
-    """Return means over the episodes of all ranks."""
-    sums = {"return_mean": (sum(returns), len(returns)), "length_mean": (sum(lengths), len(returns)), **infos}
+def _of_episodes(
+    returns: float, lengths: float, episodes: int, infos: dict[str, tuple[float, int]]
+) -> dict[str, float]:
+    """Return means over the episodes of all ranks, from sums over those of this rank and their number."""
+    sums = {"return_mean": (returns, episodes), "length_mean": (lengths, episodes), **infos}
     totals = sum_over_ranks(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
     metrics: dict[str, float] = {}
     for name, (total, count) in zip(sums, totals, strict=True):

@@ -21,6 +21,7 @@ from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
+from lightning_ding.envs.tensor.make import is_batch, with_device
 from lightning_ding.envs.vector import (
     MODES,
     SEPARATE_MODES,
@@ -118,7 +119,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
                 ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
             mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` in ``num_workers`` processes,
-                ``"native"`` by the vector env that is registered for the id.
+                ``"native"`` by the vector env that is registered for the id, ``"tensor"`` as batches of tensors on the
+                device of the run, for the envs and algorithms that take them.
             wrappers: Wrappers of each env, for training and evaluation, the innermost first: short names such as
                 ``flatten``, short names with arguments such as ``{frame_stack: {stack_size: 4}}``, dotted paths,
                 mappings with ``class_path`` and ``init_args``, or callables. Evaluations leave out ``clip_reward``,
@@ -179,7 +181,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         find_mode(mode, env_timeout, num_workers, num_envs)
         _check_numbers(arguments)
         self.env_id, self.env_timeout, self.mode, self.num_workers = env_id, env_timeout, mode, num_workers
-        self.evaluates = env_id is not None
+        self.evaluates = env_id is not None and not (eval_env_id is None and is_batch(env_id))
         self.seed, self.num_envs = seed, num_envs
         self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
@@ -450,6 +452,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
+        if self.mode == "tensor":
+            env_kwargs = with_device(find_env(env_id), env_kwargs, cast(Trainer, self.trainer).strategy.root_device)
         restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
 from typing_extensions import override
@@ -18,7 +19,6 @@ from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.envs.vector import differ_in_bounds_only, seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
-    InteractionSerialEvaluator,
     ISerialCollector,
     create_serial_collector,
     get_serial_collector_cls,
@@ -68,7 +68,7 @@ class CollectingDataModule(RunDataModule):
                 "are used without a datamodule"
             )
         self._check_policy(policy)
-        env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
+        env = self._make_training_env()
         pairs = {
             "observation": (env.single_observation_space, self.single_observation_space),
             "action": (env.single_action_space, self.single_action_space),
@@ -84,9 +84,29 @@ class CollectingDataModule(RunDataModule):
             policy.learner.rewards.begin()
         self._collector_env = env
         self._use_env("training", env)
-        self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
+        self.collector = self._make_collector(env)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
         self._reset()
+
+    @override
+    def _setup_without_env(self, stage: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        env = self._make_training_env()
+        return env.single_observation_space, env.single_action_space
+
+    def _make_training_env(self) -> VectorEnv:
+        return self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
+
+    def _make_collector(self, env: VectorEnv) -> Any:
+        """Return the collector for training envs, of arrays or of tensors."""
+        policy, num_envs = self._policy, env.num_envs if self.mode == "tensor" else None
+        if num_envs is not None or policy.tensor_envs is not None:  # the policy may have been fitted in other envs
+            policy.tensor_envs = num_envs
+        if num_envs is None:
+            return create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
+        from lightning_ding.worker.collector.tensor import TensorCollector, check_policy
+
+        check_policy(policy, self.norm_reward)
+        return TensorCollector(cast(Any, env).tensors, policy)
 
     # ------------------------------------------------------------------ collecting
 
@@ -124,6 +144,15 @@ class CollectingDataModule(RunDataModule):
         return bool(lacks_data)
 
     # ------------------------------------------------------------------ reports
+
+    @override
+    def pop_episode_sums(self) -> tuple[float, float, int]:
+        """Return sums over the episodes since the last call; see :meth:`RunData.pop_episode_sums`."""
+        if self.mode != "tensor" or self.collector is None:
+            return super().pop_episode_sums()
+        found: tuple[float, float, int] = self.collector.pop_episode_sums()
+        self._policy.progress.episode += int(sum_over_ranks(torch.tensor(found[2])))  # only now is it known
+        return found
 
     @override
     def keep_records(self) -> None:
@@ -208,8 +237,8 @@ class CollectingDataModule(RunDataModule):
             )  # fmt: skip
         super()._redistribute(folder, saved, env_step)
 
-    def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv]:
-        evaluation_env = cast(VectorEnv, cast(InteractionSerialEvaluator, self.evaluator).env)
+    def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv | None]:
+        evaluation_env = None if self.evaluator is None else cast(VectorEnv, self.evaluator.env)
         return self._policy, cast(ISerialCollector, self.collector), self._collector_env, evaluation_env
 
     @override

@@ -58,7 +58,9 @@ def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) ->
     exploration.bit_generator.state = state["exploration"]
 
 
-def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:
+def read_collecting(
+    policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv | None
+) -> State:
     """Return the state that determines the next collected data, apart from random number generators and weights.
 
     The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
@@ -71,15 +73,19 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
     try:
         state["collector"] = collector.state_dict()
         state["envs"] = env_state(env)
-        state["evaluation_envs"] = env_state(evaluation_env)
-        state["lost"] = sorted({*state["envs"]["lost"], *state["evaluation_envs"]["lost"]})
+        state["evaluation_envs"] = None if evaluation_env is None else env_state(evaluation_env)
+        state["lost"] = sorted({*state["envs"]["lost"], *(state["evaluation_envs"] or state["envs"])["lost"]})
     except (NotPlainError, NotImplementedError) as error:
         state["missing"] = str(error)
     return state
 
 
 def restore_collecting(
-    state: Mapping[str, Any], policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv
+    state: Mapping[str, Any],
+    policy: Any,
+    collector: ISerialCollector,
+    env: VectorEnv,
+    evaluation_env: VectorEnv | None,
 ) -> str | None:
     """Restore the state that ``read_collecting`` returned, after the envs were reset.
 
@@ -94,7 +100,8 @@ def restore_collecting(
     if missing is None:
         try:
             load_env_state(env, state["envs"])
-            load_env_state(evaluation_env, state["evaluation_envs"])
+            if evaluation_env is not None and state["evaluation_envs"] is not None:
+                load_env_state(evaluation_env, state["evaluation_envs"])
         except NotPlainError as error:
             missing = str(error)
     if state["collector"] is not None:

@@ -67,6 +67,8 @@ class EnvConfig:
     ``max`` over the steps of an episode; ``last`` without a mapping."""
 
     def __post_init__(self) -> None:
+        allowed = "one of 'sync', 'async', 'native', because collectors send arrays"
+        require(self.mode != "tensor", "main.env.mode", allowed, self.mode)
         _require_least(self, "main.env", 1, "collector_env_num", "evaluator_env_num", "n_evaluator_episode")
         info_statistics(self.info_keys)
 

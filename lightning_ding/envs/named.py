@@ -2,7 +2,8 @@
 
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
 path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), a mapping with ``class_path`` and ``init_args``,
-a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``, or a turn-based game of PettingZoo
+a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``, an env of gymnax or Brax (``gymnax:CartPole-v1``,
+``brax:ant``), for ``mode="tensor"``, or a turn-based game of PettingZoo
 (``pettingzoo:tictactoe_v3``), see :class:`~lightning_ding.envs.game.GameEnv`.
 
 A wrapper is a short name (``flatten``), a short name with arguments (``{frame_stack: {stack_size: 4}}``), a dotted path
@@ -33,6 +34,8 @@ else:  # at run time without callables: jsonargparse would instantiate a class p
 
 ENVPOOL, PETTINGZOO = "envpool", "pettingzoo"
 """The first part of the ids of tasks of EnvPool, and of games of PettingZoo."""
+JAX_PACKAGES = {"gymnax": "GymnaxEnv", "brax": "BraxEnv"}
+"""The first part of the ids of envs of JAX, for ``mode="tensor"``, and the classes that make them."""
 Maker = Callable[..., Any]
 AN_ENV = (
     "a registered gymnasium id, module:id, the dotted path of a class or function that creates an env, "
@@ -64,6 +67,10 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
         'CartPoleEnv'
     """
     if not isinstance(env, str):
+        if all(hasattr(env, one) for one in ("num_envs", "reset", "step")) and not isinstance(env, type):
+            from lightning_ding.envs.tensor.make import given_env
+
+            return functools.partial(given_env, env)
         return _find(env, name, AN_ENV, gym.registry)
     prefix, _, game = env.partition(":")
     if prefix == PETTINGZOO:
@@ -72,6 +79,10 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
         find_game(game)
         return functools.partial(GameEnv, game)
     module, _, own = env.rpartition(":")
+    if module in JAX_PACKAGES:
+        from lightning_ding.envs.tensor import jax_envs
+
+        return functools.partial(getattr(jax_envs, JAX_PACKAGES[module]), own)
     if module == ENVPOOL:
         from lightning_ding.envs.envpool import EnvPoolVectorEnv
 

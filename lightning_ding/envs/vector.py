@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, SettableEnvs)
 """Vector envs of separate envs, which can be seeded and reset one by one and have the method ``call``."""
-VectorMode = Literal["sync", "async", "native"]
+VectorMode = Literal["sync", "async", "native", "tensor"]
 """The modes of every ``mode`` option: the keys of ``MODES``."""
 EnvTimeout = float | tuple[float | None, float | None] | None | Literal["default"]
 AutoresetName = Literal["same_step", "next_step", "disabled"]
@@ -62,21 +62,23 @@ def make_vector_env(
         num_envs: Number of envs, >= 1.
         mode: ``"sync"`` steps the envs in this process, ``"async"`` in ``num_workers`` processes
             (``ProcessVectorEnv``), ``"native"`` uses the vector env that is registered for the id or returned by the
-            callable.
+            callable, ``"tensor"`` a batch of envs of tensors, see :mod:`~lightning_ding.envs.tensor.reader`; it has
+            arrays here.
         seed: Seed of the envs and of the action space. With a seed, the envs are reset once, each with its own seed.
             None draws random seeds.
         wrappers: Wrappers of each env, in order: callables, short names, short names with arguments, dotted paths, or
-            mappings with ``class_path`` and ``init_args``. With ``mode="native"``, vector wrappers of the vector env.
+            mappings with ``class_path`` and ``init_args``. With ``mode="native"``, vector wrappers of the vector env;
+            none with ``mode="tensor"``.
         env_kwargs: Keyword arguments of the env.
         autoreset: Autoreset mode, which defines when an env is reset after the end of an episode; None means
-            ``"same_step"``. With ``mode="native"`` only None is allowed.
+            ``"same_step"``. With ``mode="native"`` and ``"tensor"`` only None is allowed.
         on_env_error: With ``mode="async"``, ``"raise"`` raises the failure of an env, ``"restart"`` ends its episode
             with a fault and replaces its process.
         env_timeout: With ``mode="async"``, time limits in seconds, > 0: a pair for a reset and for a step, or a number
             for both. None means no limit, ``"default"`` 120 and 60 seconds.
         import_names: Modules to import first, also in env processes, for example to register envs.
         check_api: Create, reset, step and close an additional env first, and raise if it violates gymnasium's API.
-            Without effect with ``mode="native"``.
+            Without effect with ``mode="native"`` and ``"tensor"``.
         num_workers: With ``mode="async"``, the number of processes, from 1 to ``num_envs``, which step their envs one
             after another; None means one for each core that this process may use.
 
@@ -300,6 +302,12 @@ def _make_native(request: Request) -> VectorEnv:
     return vector
 
 
+def _make_tensor(request: Request) -> VectorEnv:
+    from lightning_ding.envs.tensor.make import make_tensor_envs
+
+    return make_tensor_envs(request.env, request.num_envs, request.wrappers, request.kwargs)
+
+
 @runtime_checkable
 class SaysProgress(Protocol):
     """A vector env that can say what it does now."""
@@ -323,6 +331,7 @@ MODES: dict[VectorMode, Mode] = {
     "sync": Mode(_make_sync),
     "async": Mode(_make_async, has_processes=True),
     "native": Mode(_make_native, has_separate_envs=False),
+    "tensor": Mode(_make_tensor, has_separate_envs=False),
 }
 """The kinds of vector envs. A new one is added here and to ``VectorMode``."""
 SEPARATE_MODES: tuple[VectorMode, ...] = tuple(name for name, mode in MODES.items() if mode.has_separate_envs)

@@ -103,6 +103,7 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = A2CConfig
+    supports_tensors: ClassVar[bool] = True
     config: A2CConfig
 
     def _policy_loss(self, log_prob: Tensor, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -153,7 +153,7 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     def _draw(self, distribution: rl.Distribution, logit: Any) -> Any:
         """Return actions to collect with, for the output of the network and the distribution that it describes."""
-        return distribution.sample(self.rng)
+        return distribution.sample(self.noise_source)
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""
@@ -168,8 +168,17 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
-        sequences = rl.time_major(batch["env_id"], batch["episode_id"])
-        return self._make_pass(self._learning_data(batch, sequences))[-1]
+        return self._make_pass(self._learning_data(batch, self._sequences_of(batch)))[-1]
+
+    def _sequences_of(self, rollout: Batch) -> rl.Sequences:
+        """Return the layout of the rows of a rollout."""
+        return rl.time_major(rollout["env_id"], rollout["episode_id"], self.tensor_envs)
+
+    def _permutation(self, size: int) -> Tensor:
+        """Return the numbers from 0 to ``size`` - 1 in random order, on the device."""
+        if self.noise_source is None:
+            return torch.randperm(size, device=self.device)
+        return torch.from_numpy(self.noise_source.permutation(size)).to(self.device)
 
     def _make_pass(self, data: Batch) -> list[dict[str, Any]]:
         """Make an update on each minibatch of the learning data, and return the metrics of the updates."""
@@ -190,7 +199,7 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         size = nested.length(data)
         wanted = self.config.learn.batch_size or size
         number = min_over_ranks(max(1, round(size / wanted)))
-        shuffled = nested.index(data, torch.from_numpy(self.rng.permutation(size)).to(self.device))
+        shuffled = nested.index(data, self._permutation(size))
         name = self._standardised()
         parts = list(_parts(shuffled, size, number))
         if name is not None:
@@ -318,7 +327,7 @@ class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
-        data = self._learning_data(batch, rl.time_major(batch["env_id"], batch["episode_id"]))
+        data = self._learning_data(batch, self._sequences_of(batch))
         return self._make_pass(self._renew_scale(data))[-1]
 
     def _update(self, minibatch: Batch) -> dict[str, Any]:
@@ -326,7 +335,11 @@ class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
         if alpha:
             action = minibatch["action"]
             mean = action["action_args"] if isinstance(action, Mapping) else action
-            minibatch["mean_noise"] = torch.from_numpy(self.rng.uniform(-alpha, alpha, tuple(mean.shape))).to(mean)
+            if self.noise_source is None:
+                minibatch["mean_noise"] = torch.empty_like(mean).uniform_(-alpha, alpha)
+            else:
+                noise = self.noise_source.uniform(-alpha, alpha, tuple(mean.shape))
+                minibatch["mean_noise"] = torch.from_numpy(noise).to(mean)
         if not self.config.learn.has_two_rates:
             return self.updater.minimise(self.loss, minibatch)
         actor = self.updater.minimise(self.loss_of_actor, minibatch)

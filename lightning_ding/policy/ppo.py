@@ -129,11 +129,12 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = PPOConfig
+    supports_tensors: ClassVar[bool] = True
     config: PPOConfig
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in several passes; return the metrics of the last update."""
-        sequences = rl.time_major(batch["env_id"], batch["episode_id"])
+        sequences = self._sequences_of(batch)
         for epoch in range(self.config.learn.epoch_per_collect):
             if epoch == 0:
                 data = self._renew_scale(self._learning_data(batch, sequences))

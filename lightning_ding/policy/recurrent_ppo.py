@@ -77,6 +77,7 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = RecurrentPPOConfig
+    supports_tensors: ClassVar[bool] = True
     config: RecurrentPPOConfig
     parts_of_model: ClassVar[tuple[str, ...]] = ("first_state", "act")
     _collecting: EnvStates
@@ -88,7 +89,7 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     def _forward_collect(self, obs: Any) -> dict[str, Any]:  # type: ignore[override]
         output = act(self, self._collecting, obs)
         distribution = self._distribution(output["logit"], obs)
-        drawn = distribution.sample(self.rng)
+        drawn = distribution.sample(self.noise_source)
         acted = {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
         return acted | memory_of(output)
 
@@ -148,7 +149,7 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         amount, size = index.shape[1], nested.length(data)
         wanted = max(1, round(size / (self.config.learn.batch_size or size)))
         number = min_over_ranks(min(amount, wanted))
-        order = torch.from_numpy(self.rng.permutation(amount)).to(index.device)
+        order = self._permutation(amount)
         parts = [self._minibatch(data, index[:, some], valid[:, some]) for some in order.tensor_split(number)]
         if self._standardised() is not None:
             tables = standardise_over_ranks([part["advantage"].unsqueeze(0) for part in parts])

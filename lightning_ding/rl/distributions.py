@@ -25,8 +25,11 @@ class Distribution(ABC):
     """Distributions of B actions. An action is a tensor, or a dict of tensors if it is hybrid."""
 
     @abstractmethod
-    def sample(self, rng: np.random.Generator) -> Any:
-        """Return sampled actions on the device of the network's output; ``rng`` is the source of the noise."""
+    def sample(self, rng: np.random.Generator | None) -> Any:
+        """Return sampled actions on the device of the network's output.
+
+        ``rng`` is the source of the noise; None draws it there, from the global generator of torch.
+        """
 
     @abstractmethod
     def mode(self) -> Any:
@@ -86,8 +89,11 @@ class Categorical(Distribution):
             logit = logit.masked_fill(mask == 0, 0.5 * torch.finfo(logit.dtype).min)
         self.log_p = logit.log_softmax(-1)  # (B, A)
 
-    def sample(self, rng: np.random.Generator) -> Tensor:
+    def sample(self, rng: np.random.Generator | None) -> Tensor:
         """Return actions, shape (B,), sampled by the Gumbel-max trick (Gumbel 1954)."""
+        if rng is None:
+            tiny = torch.finfo(self.log_p.dtype).tiny
+            return (self.log_p - torch.empty_like(self.log_p).exponential_().clamp_(min=tiny).log_()).argmax(-1)
         return (self.log_p + torch.from_numpy(rng.gumbel(size=self.log_p.shape)).to(self.log_p)).argmax(-1)
 
     def mode(self) -> Tensor:
@@ -120,7 +126,7 @@ class MultiCategorical(Distribution):
         pairs = zip(logits, [None] * len(logits) if masks is None else masks, strict=True)
         self.parts = [Categorical(logit, mask) for logit, mask in pairs]
 
-    def sample(self, rng: np.random.Generator) -> Tensor:
+    def sample(self, rng: np.random.Generator | None) -> Tensor:
         """Return actions, shape (B, D)."""
         return torch.stack([part.sample(rng) for part in self.parts], dim=-1)
 
@@ -152,8 +158,10 @@ class DiagonalGaussian(Distribution):
     def __init__(self, mu: Tensor, sigma: Tensor) -> None:
         self.mu, self.sigma = mu, sigma
 
-    def sample(self, rng: np.random.Generator) -> Tensor:
+    def sample(self, rng: np.random.Generator | None) -> Tensor:
         """Return actions, shape (B, A), differentiable in mean and standard deviation."""
+        if rng is None:
+            return torch.addcmul(self.mu, self.sigma, torch.randn_like(self.mu))
         noise = torch.from_numpy(rng.standard_normal(self.mu.shape, dtype=np.float32)).to(self.mu)
         return torch.addcmul(self.mu, self.sigma, noise)
 
@@ -188,7 +196,7 @@ class HybridDistribution(Distribution):
     def __init__(self, action_type: Categorical, action_args: DiagonalGaussian) -> None:
         self.action_type, self.action_args = action_type, action_args
 
-    def sample(self, rng: np.random.Generator) -> dict[str, Tensor]:
+    def sample(self, rng: np.random.Generator | None) -> dict[str, Tensor]:
         """Return ``action_type`` (B,) and ``action_args`` (B, A)."""
         return {"action_type": self.action_type.sample(rng), "action_args": self.action_args.sample(rng)}
 

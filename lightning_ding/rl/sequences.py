@@ -62,12 +62,14 @@ class Sequences:
         return cut[0][:, cut[1][0]], cut[1][:, cut[1][0]]
 
 
-def time_major(env_id: Tensor, episode_id: Tensor) -> Sequences:
+def time_major(env_id: Tensor, episode_id: Tensor, num_envs: int | None = None) -> Sequences:
     """Return the layout of rows; those of one env are in chronological order, different envs may be interleaved.
 
     Args:
         env_id: Number of the env of each row, shape (S,), S >= 1. An env may have several consecutive episodes.
         episode_id: Number of the episode of each row, shape (S,); it changes with each reset of the env.
+        num_envs: Number of envs N if it is known that the ids are 0, 1, ..., N - 1, repeated; None reads the ids, which
+            waits for a device.
 
     Returns:
         The layout, with columns in ascending order of ``env_id``.
@@ -79,8 +81,8 @@ def time_major(env_id: Tensor, episode_id: Tensor) -> Sequences:
         >>> sequences.ended.tolist()
         [[False, True], [True, True]]
     """
-    if _lies_in_order(env_id):
-        num_envs = int(env_id[-1]) + 1
+    if num_envs is not None or _lies_in_order(env_id):
+        num_envs = int(env_id[-1]) + 1 if num_envs is None else num_envs
         valid = torch.ones(len(env_id) // num_envs, num_envs, dtype=torch.bool, device=env_id.device)
         return Sequences(valid, _ends(episode_id.view(valid.shape), valid))
     _, column, counts = torch.unique(env_id, return_inverse=True, return_counts=True)

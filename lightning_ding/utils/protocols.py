@@ -158,6 +158,14 @@ class RunData:
         """Return the returns and lengths of the episodes that ended on this rank since the last call."""
         return [], []
 
+    def pop_episode_sums(self) -> tuple[float, float, int]:
+        """Return the sum of returns, the sum of lengths and the number of the episodes since the last call.
+
+        They are of this rank. It is called before :meth:`pop_infos`, on all ranks.
+        """
+        returns, lengths = self.pop_episodes()
+        return float(sum(returns)), float(sum(lengths)), len(returns)
+
     def pop_infos(self) -> dict[str, tuple[float, int]]:
         """Return the sum of each number of the infos, and the number of episodes that had it, since the last call.
 

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from benchmarks import bare_iqn, bare_ppo, bare_r2d2, bare_sac, r2d2
-from benchmarks.workload import W1, W2, W3, W5
+from benchmarks import bare_iqn, bare_ppo, bare_r2d2, bare_sac, bare_tensor_ppo, r2d2
+from benchmarks.workload import W1, W2, W3, W5, W7
 from lightning_ding import rl
 from lightning_ding.policy import R2D2Policy
 
@@ -102,3 +102,10 @@ def test_bare_r2d2_has_the_loss_of_the_policy() -> None:
     columns |= {"terminated": terminated.bool(), "recurrent_state": state, "is_first": first}
     expected, _ = policy.loss(columns)
     torch.testing.assert_close(bare_r2d2.loss_of(w, q, target, batch), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_loop_in_tensor_envs_makes_the_updates_of_the_workload() -> None:
+    w = dataclasses.replace(W7, num_envs=16, num_steps=8, env_steps=256, batch_size=64, hidden=(8,))
+    result, steps_an_episode = bare_tensor_ppo.train(w)
+    assert (result["env_steps"], result["updates"]) == (256, 2 * 4 * 2)
+    assert steps_an_episode > 1

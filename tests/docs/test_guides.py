@@ -32,6 +32,7 @@ PAGES = {
     "resume.md",
     "scaling.md",
     "speed.md",
+    "tensor_envs.md",
     "tracking.md",
     "tuning.md",
 }

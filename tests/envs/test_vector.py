@@ -260,7 +260,7 @@ def test_other_mistakes_are_named() -> None:
         make_vector_env("CartPole-v99")
     with pytest.raises(ValueError, match=r"env_id .* got 'no_such_module:Thing-v0'"):
         make_vector_env("no_such_module:Thing-v0")
-    with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async', 'native'\), got 'subprocess'"):
+    with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async', 'native', 'tensor'\), got 'sub"):
         make_vector_env("CartPole-v1", mode="subprocess")  # type: ignore[arg-type]
     allowed = (
         r"autoreset must be one of \(None, 'same_step', 'next_step', 'disabled'\) with mode='sync', got 'SAME_STEP'"

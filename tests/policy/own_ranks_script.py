@@ -73,7 +73,7 @@ def main(folder: Path, rank: int, world_size: int) -> None:
         "metrics": metrics.flush_over_ranks(),
         "nothing": MeanMetrics().flush_over_ranks(),
         "updates": updates.flush_over_ranks(),
-        "episodes": _of_episodes([10.0 * rank], [1], {}),
+        "episodes": _of_episodes(10.0 * rank, 1.0, 1, {}),
     }
     torch.save(found, folder / f"rank_{rank}.pt")
     dist.destroy_process_group()

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from easydict import EasyDict
+from torch import Tensor
 
 from lightning_ding.config import MARK, to_dict, to_easydict
 from lightning_ding.utils.attributes import NAMES, PolicyAttributes
@@ -50,6 +52,10 @@ class AttributesAndModes(PolicyAttributes):
 
     config: Any = DefaultConfig()
     has_dict_config: ClassVar[bool] = False
+    supports_tensors: ClassVar[bool] = False
+    """Whether it can act and learn with ``mode="tensor"`` of a datamodule."""
+    tensor_envs: int | None = None
+    """Number of the tensor envs that it acts in; None with arrays, where random numbers come from ``rng``."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the methods ``_get_<name>`` and an own ``get_attribute``, and find the base of a class with a dict."""
@@ -83,6 +89,16 @@ class AttributesAndModes(PolicyAttributes):
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a foreign checkpoint; see :mod:`lightning_ding.di_engine.checkpoint`."""
         foreign("checkpoint").load_ding_checkpoint(self, path)
+
+    @property
+    def noise_source(self) -> np.random.Generator | None:
+        """The source of random numbers while acting and learning; None for torch's generator on the device."""
+        return cast(Any, self).rng if self.tensor_envs is None else None
+
+    def reset_collect_where(self, ended: Tensor | None) -> None:
+        """Reset the collecting state of the tensor envs where ``ended`` is true, shape (N,); None means all."""
+        if ended is None:
+            cast(Any, self)._reset_collect()
 
     @property
     def keeps_double(self) -> bool:

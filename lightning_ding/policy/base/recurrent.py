@@ -101,6 +101,12 @@ class EnvStates:
         self._state[known] = 0.0
         self._is_first[known] = True
 
+    def reset_where(self, ended: Tensor) -> None:
+        """Set the states of the envs where ``ended`` is true, shape (N,), to those at the start of an episode."""
+        if self._state is not None and self._is_first is not None:
+            self._state = self._state.masked_fill(ended[:, None], 0.0)
+            self._is_first = self._is_first | ended
+
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the states; None if no env has one."""
         parts = {"state": self._state, "is_first": self._is_first}
@@ -200,6 +206,9 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
         "new_memory": lambda self, way: {"_evaluating" if way == "eval" else "_collecting": EnvStates()},
         "_process_transition": process_transition,
         "_reset_collect": lambda self, data_id=None: self._collecting.reset(data_id),
+        "reset_collect_where": lambda self, ended: (
+            self._collecting.reset() if ended is None else self._collecting.reset_where(ended)
+        ),
         "_reset_eval": lambda self, data_id=None: self._evaluating.reset(data_id),
         "collect_memory": lambda self: self._collecting.state_dict(),
         "load_collect_memory": lambda self, memory: self._collecting.load_state_dict(memory, self.device),

@@ -1,0 +1,381 @@
+"""Runs with ``mode="tensor"``: the same data as with arrays, nothing read on the host, errors, and exact resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from lightning.pytorch import Trainer
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightning_ding import nested
+from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.envs.tensor import CartPole
+from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, RecurrentPPOPolicy
+from lightning_ding.policy.base import non_finite
+from lightning_ding.policy.base.non_finite import NonFiniteGuard
+from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
+from tests.processes import run_ranks_of_lightning
+
+N = 8
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+}
+
+
+def trainer(**kwargs: Any) -> Trainer:
+    return Trainer(**{**QUIET, **kwargs})
+
+
+def short(policy_class: Any = PPOPolicy, **sections: Any) -> Any:
+    """Return a policy with rollouts of 16 steps of 8 envs."""
+    learn = {"batch_size": 64, **sections.pop("learn", {})}
+    learn |= {} if policy_class is A2CPolicy else {"epoch_per_collect": 2}
+    return policy_class({"collect": {"n_sample": 16 * N}, "learn": learn, **sections})
+
+
+def short_cart_poles() -> Any:
+    """Return gymnasium's envs with a time limit in the middle of usual episodes, as tensors."""
+    make = lambda: gym.make("CartPole-v1", max_episode_steps=14)  # noqa: E731
+    return FromArrays(gym.vector.SyncVectorEnv([make] * N, autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+def set_up(policy: Any, mode: str, env: Any, **kwargs: Any) -> RolloutDataModule:
+    """Return a datamodule that has begun a fit."""
+    datamodule = RolloutDataModule(env, num_envs=N, mode=mode, seed=5, **kwargs)  # type: ignore[arg-type]
+    policy.trainer = one = trainer()
+    one.strategy._lightning_module = policy
+    one.datamodule = datamodule  # type: ignore[attr-defined]
+    datamodule.trainer = one
+    datamodule.setup("fit")
+    policy.train()
+    return datamodule
+
+
+def acts_by_script(policy: Any) -> None:
+    """Let a policy take actions that do not depend on the source of its random numbers."""
+    rng = np.random.default_rng(0)
+    policy._draw = lambda distribution, logit: torch.from_numpy(rng.integers(2, size=N))
+
+
+def of_both_paths(policy_class: Any) -> list[tuple[Any, Any]]:
+    """Return the policy and two rollouts of the same trajectories, with arrays and as tensors."""
+    found = []
+    weights: Any = None
+    for mode, env in (("sync", "CartPole-v1"), ("tensor", short_cart_poles)):
+        policy = short(policy_class)
+        kwargs = {"env_kwargs": {"max_episode_steps": 14}} if mode == "sync" else {}
+        datamodule = set_up(policy, mode, env, **kwargs)
+        weights = weights or policy.model.state_dict()
+        policy.model.load_state_dict(weights)
+        datamodule._start()
+        seeds = list(range(100, 100 + N))
+        if mode == "sync":
+            datamodule.collector._stepper.reset(seeds)
+            obs = datamodule.collector._stepper.obs
+        else:
+            obs = datamodule.collector._env.reset(seeds)
+            datamodule.collector._obs = obs
+        acts_by_script(policy)
+        rollouts = [nested.apply(torch.clone, datamodule._next_round()) for _ in range(2)]
+        found.append((policy, rollouts))
+        datamodule.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def both() -> list[tuple[Any, Any]]:
+    return of_both_paths(PPOPolicy)
+
+
+def test_rollout_equals_that_with_arrays(both: list[tuple[Any, Any]]) -> None:
+    (_, arrays), (_, tensors) = both
+    for one, other in zip(arrays, tensors, strict=True):
+        for name in ("obs", "action", "log_prob", "reward", "next_obs", "terminated", "truncated", "env_id"):
+            assert one[name].dtype == other[name].dtype, name
+            assert torch.equal(one[name], other[name]), name
+    ended = [rollout["terminated"] | rollout["truncated"] for rollout in tensors]
+    assert all(rollout["truncated"].any() and rollout["terminated"].any() for rollout in tensors)
+    assert all(one.sum() >= N for one in ended)
+
+
+def test_advantages_equal_those_with_arrays(both: list[tuple[Any, Any]]) -> None:
+    (first, arrays), (second, tensors) = both
+    for one, other in zip(arrays, tensors, strict=True):
+        want = first._learning_data(one, first._sequences_of(one))
+        found = second._learning_data(other, second._sequences_of(other))
+        assert torch.equal(found["advantage"], want["advantage"])
+        assert torch.equal(found["return"], want["return"])
+
+
+def test_truncated_step_bootstraps_from_the_final_observation_and_a_terminated_one_does_not() -> None:
+    policy = short()
+    datamodule = set_up(policy, "tensor", short_cart_poles)
+    datamodule._start()
+    rollout = datamodule._next_round()
+    policy.config = policy.config.__class__(**{**vars(policy.config)})
+    data = policy._learning_data(rollout, policy._sequences_of(rollout))
+    gamma = policy.config.discount_factor
+    with torch.no_grad():
+        final = policy._returns_of(policy._values(rollout["next_obs"]))
+    target = policy._returns_of(data["return"])
+    truncated = rollout["truncated"] & ~rollout["terminated"]
+    torch.testing.assert_close(target[truncated], 1 + gamma * final[truncated])
+    torch.testing.assert_close(target[rollout["terminated"]], torch.ones(int(rollout["terminated"].sum())))
+    datamodule.close()
+
+
+# ---------------------------------------------------------------------- nothing is read on the host
+
+
+class NothingIsRead(TorchFunctionMode):
+    """Raises when a tensor becomes an array or a Python number."""
+
+    methods = frozenset(
+        {"numpy", "item", "tolist", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__"}
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = (resolve_name(func) or "").rpartition(".")[2]
+        if name in self.methods:
+            raise AssertionError(f"a tensor was read by {name}")
+        return func(*args, **(kwargs or {}))
+
+
+class NoScalar(TorchDispatchMode):
+    """Raises when an operation reads a number of a tensor."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise AssertionError("a number was read")
+        return func(*args, **(kwargs or {}))
+
+
+no_scalar: Callable[[], Any] = NoScalar  # torch's modes have no annotations
+
+
+@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, RecurrentPPOPolicy])
+def test_a_round_reads_nothing_on_the_host(policy_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # on a device, the guard leaves the check of an update to the optimizer and reads the results once a round
+    monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
+    looks: list[bool] = []
+
+    def look(self: NonFiniteGuard) -> bool:
+        looks.append(True)
+        self._unseen.clear()
+        return True
+
+    monkeypatch.setattr(NonFiniteGuard, "look", look)
+    policy = short(policy_class)
+    datamodule = set_up(policy, "tensor", "CartPole-v1", env_kwargs={"max_episode_steps": 9})
+    datamodule._start()
+    policy.training_step(datamodule._next_round(), 0)
+    with NothingIsRead(), no_scalar():
+        policy.training_step(datamodule._next_round(), 1)
+    assert looks
+    returns, lengths, count = datamodule.pop_episode_sums()
+    assert count >= 2 * N
+    assert returns == lengths  # a reward of 1 for each step
+    datamodule.close()
+
+
+def test_the_modes_of_this_test_see_reads() -> None:
+    for read in (lambda x: x.numpy(), lambda x: x.item(), bool, float, lambda x: x.tolist(), np.asarray):
+        with pytest.raises(AssertionError, match="read"), NothingIsRead(), no_scalar():
+            read(torch.ones(()))
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, RecurrentPPOPolicy])
+def test_a_fit_collects_learns_and_evaluates(policy_class: Any) -> None:
+    policy = short(policy_class)
+    datamodule = RolloutDataModule("CartPole-v1", num_envs=N, mode="tensor", max_env_step=512, n_evaluator_episode=3)
+    before = [parameter.clone() for parameter in policy.parameters()]
+    one = trainer(log_every_n_steps=2)
+    one.fit(policy, datamodule)
+    assert policy.progress.env_step == 512
+    assert policy.progress.episode > 0
+    assert one.callback_metrics["collect/return_mean"] == one.callback_metrics["collect/length_mean"]
+    assert one.callback_metrics["eval/return_mean"] > 0
+    if before:
+        assert not all(torch.equal(*pair) for pair in zip(before, policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("env", [IsaacLike, ManiSkillLike])
+def test_envs_of_other_packages_train(env: Any, caplog: pytest.LogCaptureFixture) -> None:
+    one = trainer(log_every_n_steps=1)
+    one.fit(short(), RolloutDataModule(env, num_envs=N, mode="tensor", max_env_step=256, n_evaluator_episode=2))
+    said = [line.message for line in caplog.records if "gives no final observations" in line.message]
+    assert [line[:10] for line in said] == (["IsaacLike "] if env is IsaacLike else [])
+    if env is IsaacLike:
+        assert one.callback_metrics["collect/Episode/tracking"] == 1
+    else:
+        assert one.callback_metrics["collect/success_rate"] == 0
+        assert one.callback_metrics["eval/return_mean"] > 0
+
+
+def test_object_trains_without_evaluations_and_stays_open() -> None:
+    class Closing(CartPole):
+        is_closed = False
+
+        def close(self, **kwargs: Any) -> None:
+            self.is_closed = True
+
+    env: Any = Closing(N)
+    policy, one = short(), trainer(log_every_n_steps=1)
+    one.fit(policy, RolloutDataModule(env, num_envs=N, mode="tensor", max_env_step=256))
+    assert policy.progress.env_step == 256
+    assert not env.is_closed
+    assert "eval/return_mean" not in one.callback_metrics
+
+
+def test_continuous_actions_train() -> None:
+    policy = short()
+    trainer().fit(policy, RolloutDataModule("Pendulum-v1", num_envs=N, mode="tensor", max_env_step=128))
+    assert policy.progress.env_step == 128
+
+
+def test_observations_are_normalised() -> None:
+    policy = short()
+    datamodule = RolloutDataModule("CartPole-v1", num_envs=N, mode="tensor", max_env_step=256, norm_obs=True)
+    trainer().fit(policy, datamodule)
+    assert int(policy.normaliser.get_submodule("obs").count) == 256
+
+
+def test_each_rank_has_a_shard_of_the_envs(tmp_path: Path) -> None:
+    run_ranks_of_lightning(Path(__file__).with_name("tensor_ranks_script.py"), tmp_path)
+    one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
+    assert one["env_step"] == other["env_step"] == 512
+    assert one["env_step_of_rank"] == other["env_step_of_rank"] == 256
+    assert one["episode"] == other["episode"] == one["episodes_of_rank"] + other["episodes_of_rank"] > 0
+    assert not torch.equal(one["obs"], other["obs"])
+    for name, tensor in one["weights"].items():
+        assert torch.equal(tensor, other["weights"][name]), name
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def fit(policy: Any, datamodule_class: Any = RolloutDataModule, **kwargs: Any) -> None:
+    arguments = {"env_id": "CartPole-v1", "num_envs": N, "mode": "tensor", "max_env_step": 64, **kwargs}
+    trainer().fit(policy, datamodule_class(**arguments))
+
+
+BAD: dict[str, tuple[Callable[[], None], str]] = {
+    "algorithm": (
+        lambda: fit(PGPolicy()),
+        "policy must be one of a2c, ppo, recurrent_ppo, or a class .* got 'PGPolicy'",
+    ),
+    "replay": (lambda: fit(DQNPolicy(), ReplayDataModule), "policy must be one of a2c, ppo, recurrent_ppo"),
+    "collector": (
+        lambda: fit(short(collect={"n_episode": 8, "n_sample": None, "collector": {"type": "episode"}})),
+        'collect.collector.type must be "sample"',
+    ),
+    "reward": (lambda: fit(short(), norm_reward=True), "norm_reward must be False"),
+    "sde": (lambda: fit(short(model={"use_sde": True}), env_id="Pendulum-v1"), "model.use_sde must be False"),
+    "wrappers": (lambda: fit(short(), wrappers="flatten"), "wrappers must be"),
+    "faults": (
+        lambda: fit(short(collect={"collector": {"env_fault": "drop"}, "n_sample": 64})),
+        "mode must be one of \\('sync', 'async'\\)",
+    ),
+    "statistic": (lambda: fit(short(), info_keys={"laps": "sum"}), "info_keys\\['laps'\\] must be \"last\""),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_work_is_refused_at_the_start(case: str) -> None:
+    run, text = BAD[case]
+    with pytest.raises(ValueError, match=text):
+        run()
+
+
+# ---------------------------------------------------------------------- exact resume
+
+
+def run_to(folder: Path, end: int, policy_class: Any = PPOPolicy, env: Any = "CartPole-v1", **kwargs: Any) -> Any:
+    """Train to an env step with checkpoints in a folder, resuming if ``ckpt_path`` is given; return the policy."""
+    torch.manual_seed(0)
+    policy = short(policy_class)
+    datamodule = RolloutDataModule(
+        env, num_envs=N, mode="tensor", seed=3, max_env_step=end, rounds_per_epoch=2, n_evaluator_episode=2
+    )
+    one = trainer(enable_checkpointing=True, default_root_dir=folder, callbacks=[RunCheckpoint(folder)])
+    one.fit(policy, datamodule, **kwargs)
+    return policy
+
+
+@pytest.mark.parametrize("policy_class", [PPOPolicy, RecurrentPPOPolicy])
+def test_a_resumed_run_is_exact(policy_class: Any, tmp_path: Path) -> None:
+    whole = run_to(tmp_path / "whole", 768, policy_class)
+    run_to(tmp_path / "half", 256, policy_class)
+    resumed = run_to(tmp_path / "half", 768, policy_class, ckpt_path=tmp_path / "half" / "last.ckpt")
+    assert resumed.progress.env_step == whole.progress.env_step == 768
+    assert resumed.progress.episode == whole.progress.episode
+    for (name, one), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_a_repeated_run_is_exact(tmp_path: Path) -> None:
+    first, second = (run_to(tmp_path / name, 256) for name in ("first", "second"))
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Opaque(CartPole):
+    """An env whose state cannot be read."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.simulator = object()
+
+
+class InAttributes(CartPole):
+    """An env whose state is in attributes: its first states do not depend on a generator."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        del self._generator
+        self.starts = torch.zeros((), dtype=torch.int64)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return super().reset()
+
+    def _new_states(self) -> torch.Tensor:
+        self.starts = self.starts + 1
+        numbers = torch.arange(4 * self.num_envs).view(4, -1) + self.starts
+        return self._first_state(torch.frac(numbers * 0.618))
+
+
+def test_env_that_cannot_hand_over_its_state_is_named_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_to(tmp_path, 256, env=Opaque)
+    lines = [line.message for line in caplog.records if "the checkpoints of this run will not contain" in line.message]
+    assert len(lines) == 1
+    assert "the state of its envs, so that a resumed run starts new episodes: Opaque." in lines[0]
+
+
+def test_state_in_attributes_is_restored(tmp_path: Path) -> None:
+    whole = run_to(tmp_path / "whole", 512, env=InAttributes)
+    run_to(tmp_path / "half", 256, env=InAttributes)
+    resumed = run_to(tmp_path / "half", 512, env=InAttributes, ckpt_path=tmp_path / "half" / "last.ckpt")
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
