@@ -137,6 +137,7 @@ class PQNPolicy(OnPolicyPolicy[PQNConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = PQNConfig
+    supports_tensors: ClassVar[bool] = True
     config: PQNConfig
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
 
@@ -157,7 +158,7 @@ class PQNPolicy(OnPolicyPolicy[PQNConfig]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in several passes; return the metrics of the last update."""
-        data = self._learning_data(batch, rl.time_major(batch["env_id"], batch["episode_id"]))
+        data = self._learning_data(batch, self._sequences_of(batch))
         for _ in range(self.config.learn.epoch_per_collect):
             reports = self._make_pass(data)
         return reports[-1]
