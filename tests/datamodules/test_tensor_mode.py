@@ -19,7 +19,7 @@ from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.tensor import CartPole
-from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, RecurrentPPOPolicy
+from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
@@ -43,6 +43,8 @@ def short(policy_class: Any = PPOPolicy, **sections: Any) -> Any:
     """Return a policy with rollouts of 16 steps of 8 envs."""
     learn = {"batch_size": 64, **sections.pop("learn", {})}
     learn |= {} if policy_class is A2CPolicy else {"epoch_per_collect": 2}
+    if policy_class is PQNPolicy:  # schedules that do not depend on the budget
+        learn["lr_scheduler"], sections["other"] = {"type": "constant"}, {"eps": {"decay": 500}}
     return policy_class({"collect": {"n_sample": 16 * N}, "learn": learn, **sections})
 
 
@@ -120,6 +122,14 @@ def test_advantages_equal_those_with_arrays(both: list[tuple[Any, Any]]) -> None
         assert torch.equal(found["return"], want["return"])
 
 
+def test_returns_of_pqn_equal_those_with_arrays() -> None:
+    (first, arrays), (second, tensors) = of_both_paths(PQNPolicy)
+    for one, other in zip(arrays, tensors, strict=True):
+        want = first._learning_data(one, first._sequences_of(one))
+        found = second._learning_data(other, second._sequences_of(other))
+        assert torch.equal(found["return"], want["return"])
+
+
 def test_truncated_step_bootstraps_from_the_final_observation_and_a_terminated_one_does_not() -> None:
     policy = short()
     datamodule = set_up(policy, "tensor", short_cart_poles)
@@ -166,7 +176,7 @@ class NoScalar(TorchDispatchMode):
 no_scalar: Callable[[], Any] = NoScalar  # torch's modes have no annotations
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, RecurrentPPOPolicy])
+@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, PQNPolicy, RecurrentPPOPolicy])
 def test_a_round_reads_nothing_on_the_host(policy_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # on a device, the guard leaves the check of an update to the optimizer and reads the results once a round
     monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
@@ -200,7 +210,7 @@ def test_the_modes_of_this_test_see_reads() -> None:
 # ---------------------------------------------------------------------- whole runs
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, RecurrentPPOPolicy])
+@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, PQNPolicy, RecurrentPPOPolicy])
 def test_a_fit_collects_learns_and_evaluates(policy_class: Any) -> None:
     policy = short(policy_class)
     datamodule = RolloutDataModule("CartPole-v1", num_envs=N, mode="tensor", max_env_step=512, n_evaluator_episode=3)
@@ -278,9 +288,9 @@ def fit(policy: Any, datamodule_class: Any = RolloutDataModule, **kwargs: Any) -
 BAD: dict[str, tuple[Callable[[], None], str]] = {
     "algorithm": (
         lambda: fit(PGPolicy()),
-        "policy must be one of a2c, ppo, recurrent_ppo, or a class .* got 'PGPolicy'",
+        "policy must be one of a2c, ppo, pqn, recurrent_ppo, or a class .* got 'PGPolicy'",
     ),
-    "replay": (lambda: fit(DQNPolicy(), ReplayDataModule), "policy must be one of a2c, ppo, recurrent_ppo"),
+    "replay": (lambda: fit(DQNPolicy(), ReplayDataModule), "policy must be one of a2c, ppo, pqn, recurrent_ppo"),
     "collector": (
         lambda: fit(short(collect={"n_episode": 8, "n_sample": None, "collector": {"type": "episode"}})),
         'collect.collector.type must be "sample"',
@@ -318,7 +328,7 @@ def run_to(folder: Path, end: int, policy_class: Any = PPOPolicy, env: Any = "Ca
     return policy
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, RecurrentPPOPolicy])
+@pytest.mark.parametrize("policy_class", [PPOPolicy, PQNPolicy, RecurrentPPOPolicy])
 def test_a_resumed_run_is_exact(policy_class: Any, tmp_path: Path) -> None:
     whole = run_to(tmp_path / "whole", 768, policy_class)
     run_to(tmp_path / "half", 256, policy_class)
