@@ -20,8 +20,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
-from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.tensor.make import is_batch, with_device
+from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, is_batch, names_of
 from lightning_ding.envs.vector import (
     MODES,
     SEPARATE_MODES,
@@ -453,6 +452,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
         if self.mode == "tensor":
+            from lightning_ding.envs.tensor.make import with_device
+
             env_kwargs = with_device(find_env(env_id), env_kwargs, cast(Trainer, self.trainer).strategy.root_device)
         restarts = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         return self._envs.make(env_id, num_envs, wrappers, env_kwargs, autoreset, restarts)

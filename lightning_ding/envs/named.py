@@ -48,6 +48,11 @@ A_WRAPPER = (
 CLASS_KEYS = ("class_path", "init_args")
 
 
+def is_batch(env: Any) -> bool:
+    """Return whether a value is an object of N envs, rather than a name or a callable that makes one."""
+    return not isinstance(env, (str, Mapping, type)) and all(hasattr(env, one) for one in ("num_envs", "reset", "step"))
+
+
 def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
     """Return the registered id of an env, or the callable that creates it.
 
@@ -67,7 +72,7 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
         'CartPoleEnv'
     """
     if not isinstance(env, str):
-        if all(hasattr(env, one) for one in ("num_envs", "reset", "step")) and not isinstance(env, type):
+        if is_batch(env):
             from lightning_ding.envs.tensor.make import given_env
 
             return functools.partial(given_env, env)

@@ -14,11 +14,6 @@ from lightning_ding.envs.tensor.as_numpy import TensorsAsNumpy
 from lightning_ding.envs.tensor.classic import BUILT_IN
 
 
-def is_batch(env: Any) -> bool:
-    """Return whether a value is an object of N envs, rather than a name or a callable that makes one."""
-    return not isinstance(env, (str, Mapping, type)) and all(hasattr(env, one) for one in ("num_envs", "reset", "step"))
-
-
 def given_env(env: Any) -> Any:
     """Return the object itself: the maker of an env that the user has made and will close."""
     return env
