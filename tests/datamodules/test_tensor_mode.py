@@ -147,6 +147,48 @@ def test_truncated_step_bootstraps_from_the_final_observation_and_a_terminated_o
     datamodule.close()
 
 
+class InPlace(CartPole):
+    """An env that writes the results of each step into the same memory, as Isaac Gym's envs do."""
+
+    gives_final = True
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.obs_memory = super().reset(**kwargs)[0].clone()
+        self.success_memory = torch.zeros(self.num_envs)
+        return self.obs_memory, {}
+
+    def step(self, actions: torch.Tensor) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        self.obs_memory.copy_(obs)
+        self.success_memory.copy_(terminated | truncated)
+        final = {"final_obs": info["final_obs"]} if self.gives_final else {}
+        return self.obs_memory, reward, terminated, truncated, {**final, "success": self.success_memory}
+
+
+class InPlaceWithoutFinal(InPlace):
+    """The same without final observations."""
+
+    gives_final = False
+
+
+@pytest.mark.parametrize("env", [InPlace, InPlaceWithoutFinal])
+def test_env_may_write_into_the_memory_of_its_results(env: Any) -> None:
+    policy = short()
+    datamodule = set_up(policy, "tensor", env, env_kwargs={"max_episode_steps": 9})
+    datamodule._start()
+    first = datamodule.collector._obs.clone()
+    rollout = {name: column.view(16, N, *column.shape[1:]) for name, column in datamodule._next_round().items()}
+    ended = rollout["terminated"] | rollout["truncated"]
+    obs, next_obs = rollout["obs"], rollout["next_obs"]
+    assert torch.equal(obs[0], first)
+    assert torch.equal(obs[1:][~ended[:-1]], next_obs[:-1][~ended[:-1]])
+    assert not (obs == next_obs).all(-1)[~ended].any()
+    assert torch.equal(next_obs[ended], obs[ended]) == (env is InPlaceWithoutFinal)
+    datamodule.pop_episode_sums()
+    assert datamodule.pop_infos()["success_rate"] == (ended.sum(), ended.sum())
+    datamodule.close()
+
+
 # ---------------------------------------------------------------------- nothing is read on the host
 
 
