@@ -124,6 +124,9 @@ class TensorEnv:
 
         Args:
             action: Actions as tensors, leading axis N.
+
+        Raises:
+            ValueError: If rewards or final observations do not have the shape for N envs.
         """
         self.previous_obs = nested.apply(torch.clone, self.obs)
         found = self.env.step(nested.apply(self._to_env, action))
@@ -141,6 +144,7 @@ class TensorEnv:
         self.obs = obs
         next_obs = self._next_obs(self.previous_obs, obs, ended, info)
         reward = as_tensor(reward).reshape(-1)
+        require(len(reward) == self.num_envs, "reward of env.step", f"{self.num_envs} numbers", len(reward))
         reward = reward if reward.is_floating_point() else reward.float()
         return TensorStep(next_obs, reward, terminated, truncated, info, ended, obs)
 
@@ -228,6 +232,8 @@ def _where(ended: Tensor, final: Any, obs: Any) -> Any:
     """Return the final observations where an episode ended, and the others elsewhere."""
     if isinstance(obs, dict):
         return {name: _where(ended, final[name], leaf) for name, leaf in obs.items()}
+    allowed = f"of shape {tuple(obs.shape)}, as the observations"  # others might be broadcast
+    require(final.shape == obs.shape, "final observations of env.step", allowed, tuple(final.shape))
     return torch.where(ended.view(-1, *[1] * (obs.ndim - 1)), final, obs)
 
 

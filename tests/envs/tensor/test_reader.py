@@ -73,6 +73,23 @@ def test_whole_rewards_become_floats() -> None:
     assert (reward.dtype, reward.shape) == (torch.float32, (N,))
 
 
+def test_results_of_other_shapes_are_refused() -> None:
+    class OneFinal(CartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            *results, info = super().step(actions)
+            return *results, {"final_obs": info["final_obs"][:1]}
+
+    class TwoRewards(CartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            obs, reward, *rest = super().step(actions)
+            return obs, torch.stack([reward, reward], 1), *rest
+
+    with pytest.raises(ValueError, match=r"final observations of env.step must be of shape \(16, 4\).* got \(1, 4\)"):
+        run(TensorEnv(OneFinal(N)), 1)
+    with pytest.raises(ValueError, match="reward of env.step must be 16 numbers, got 32"):
+        run(TensorEnv(TwoRewards(N)), 1)
+
+
 def test_env_without_seeds_is_reset() -> None:
     class NoSeed(RslLike):
         def reset(self) -> Any:  # type: ignore[override]
