@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -18,10 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.rank_state import load_collecting
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
+from lightning_ding.policy.base.metrics import MeanMetrics
+from lightning_ding.worker.collector.tensor import TensorCollector
 from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
 from tests.processes import run_ranks_of_lightning
 
@@ -344,6 +348,10 @@ BAD: dict[str, tuple[Callable[[], None], str]] = {
         lambda: fit(short(collect={"collector": {"env_fault": "drop"}, "n_sample": 64})),
         "mode must be one of \\('sync', 'async'\\)",
     ),
+    "arguments of an object": (
+        lambda: fit(short(), env_id=CartPole(N), env_kwargs={"max_episode_steps": 3}),
+        "env_kwargs must be {} with an object as env_id",
+    ),
     "statistic": (lambda: fit(short(), info_keys={"laps": "sum"}), "info_keys\\['laps'\\] must be \"last\""),
 }
 
@@ -431,3 +439,23 @@ def test_state_in_attributes_is_restored(tmp_path: Path) -> None:
     resumed = run_to(tmp_path / "half", 512, env=InAttributes, ckpt_path=tmp_path / "half" / "last.ckpt")
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save({"obs": torch.ones(3)}, tmp_path / "collecting.pt")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert load_collecting(tmp_path / "collecting.pt")["obs"].tolist() == [1, 1, 1]
+
+
+def test_numbers_for_the_log_are_on_the_device_of_the_envs() -> None:
+    metrics = MeanMetrics()
+    env, policy = SimpleNamespace(device=torch.device("meta")), SimpleNamespace(collect_metrics=metrics)
+    collector = TensorCollector(env, policy)  # type: ignore[arg-type]
+    collector._log({"log": {"by_float": 0.5, "by_tensor": torch.ones(1), "text": "no number"}})
+    collector._log({"log": {"by_float": torch.ones(())}})
+    assert {name: total.device.type for name, total in metrics._sums.items()} == {
+        "by_float": "meta",
+        "by_tensor": "meta",
+    }
