@@ -23,8 +23,8 @@ from lightning_ding.datamodules.rank_state import load_collecting
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.base import non_finite
-from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.policy.base.metrics import MeanMetrics
+from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.worker.collector.tensor import TensorCollector
 from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
 from tests.processes import run_ranks_of_lightning

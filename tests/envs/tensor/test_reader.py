@@ -86,7 +86,7 @@ def test_results_of_other_shapes_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"final observations of env.step must be of shape \(16, 4\).* got \(1, 4\)"):
         run(TensorEnv(OneFinal(N)), 1)
-    with pytest.raises(ValueError, match="reward of env.step must be 16 numbers, got 32"):
+    with pytest.raises(ValueError, match=r"reward of env.step must be 16 numbers, got 32"):
         run(TensorEnv(TwoRewards(N)), 1)
 
 
