@@ -223,9 +223,10 @@ class CollectingDataModule(RunDataModule):
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote; envs and collector are restored when collecting starts."""
         from lightning_ding.checkpoints.folder import COLLECTING_FILE
+        from lightning_ding.datamodules.rank_state import load_collecting
 
         super().load_rank_state(folder)
-        self._collecting = torch.load(folder / COLLECTING_FILE, weights_only=True)
+        self._collecting = load_collecting(folder / COLLECTING_FILE)
 
     @override
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:

@@ -58,6 +58,22 @@ def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) ->
     exploration.bit_generator.state = state["exploration"]
 
 
+def load_collecting(file: Path) -> State:
+    """Read the file of a state that ``read_collecting`` returned; tensors of a device that is not here are on the CPU.
+
+    The state of tensor envs has tensors of their device.
+    """
+    state: State = torch.load(file, weights_only=True, map_location=_where_possible)
+    return state
+
+
+def _where_possible(storage: Any, location: str) -> Any:
+    """Return a storage of the CPU, or None, which moves it to the device on which it was saved."""
+    kind, _, index = location.partition(":")
+    is_here = int(index or 0) < torch.cuda.device_count() if kind == "cuda" else kind == torch.get_default_device().type
+    return None if is_here else storage
+
+
 def read_collecting(
     policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv | None
 ) -> State:

@@ -47,7 +47,7 @@ class TensorEpisodes:
         """Whether :meth:`pop_records` returns the episodes."""
         self._running = torch.zeros(2, num_envs, device=device)  # return and length of unfinished episodes
         self._sums = torch.zeros(3 + 2 * len(self.names), device=device, dtype=_wide(device))
-        self._infos: list[tuple[int, Tensor, Tensor]] = []  # of steps: place of the name, numbers and where they count
+        self._infos: list[tuple[int, Tensor]] = []  # of steps: place of the name, and numbers, NaN where none counts
         self._records: list[tuple[Tensor, ...]] = []
 
     def note_infos(self, step: TensorStep) -> None:
@@ -59,7 +59,8 @@ class TensorEpisodes:
             for key in SUCCESS_NAMES if name == SUCCESS_RATE else (name,):
                 found = final.get(key, info.get(key))
                 if isinstance(found, Tensor) and found.numel() == step.ended.numel():
-                    self._infos.append((place, found.reshape(-1), step.ended))
+                    # a copy, because an env may write the numbers of the next step into the same memory
+                    self._infos.append((place, found.reshape(-1).float().where(step.ended, torch.nan)))
                     break
 
     def add(self, reward: Tensor, ended: Tensor, env_step: int = 0) -> None:
@@ -82,10 +83,9 @@ class TensorEpisodes:
         self._sums[2] += ended.sum()
         final = totals.gather(1, last[-1:].clamp(min=0).expand(2, 1, num_envs)) * (last[-1:] >= 0)
         self._running = (totals[:, -1:] - final)[:, 0]
-        for number, found, where in self._infos:
-            is_known = where & ~found.float().isnan()
-            self._sums[3 + 2 * number] += found.float().where(is_known, 0.0).sum()
-            self._sums[4 + 2 * number] += is_known.sum()
+        for number, found in self._infos:
+            self._sums[3 + 2 * number] += found.nansum()
+            self._sums[4 + 2 * number] += (~found.isnan()).sum()
         self._infos = []
         if self.keeps_records:
             self._note_records(of_episode, ended, env_step)

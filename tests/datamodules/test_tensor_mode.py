@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -18,10 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.rank_state import load_collecting
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.base import non_finite
+from lightning_ding.policy.base.metrics import MeanMetrics
 from lightning_ding.policy.base.non_finite import NonFiniteGuard
+from lightning_ding.worker.collector.tensor import TensorCollector
 from tests.envs.tensor.fakes import FromArrays, IsaacLike, ManiSkillLike
 from tests.processes import run_ranks_of_lightning
 
@@ -144,6 +148,48 @@ def test_truncated_step_bootstraps_from_the_final_observation_and_a_terminated_o
     truncated = rollout["truncated"] & ~rollout["terminated"]
     torch.testing.assert_close(target[truncated], 1 + gamma * final[truncated])
     torch.testing.assert_close(target[rollout["terminated"]], torch.ones(int(rollout["terminated"].sum())))
+    datamodule.close()
+
+
+class InPlace(CartPole):
+    """An env that writes the results of each step into the same memory, as Isaac Gym's envs do."""
+
+    gives_final = True
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.obs_memory = super().reset(**kwargs)[0].clone()
+        self.success_memory = torch.zeros(self.num_envs)
+        return self.obs_memory, {}
+
+    def step(self, actions: torch.Tensor) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        self.obs_memory.copy_(obs)
+        self.success_memory.copy_(terminated | truncated)
+        final = {"final_obs": info["final_obs"]} if self.gives_final else {}
+        return self.obs_memory, reward, terminated, truncated, {**final, "success": self.success_memory}
+
+
+class InPlaceWithoutFinal(InPlace):
+    """The same without final observations."""
+
+    gives_final = False
+
+
+@pytest.mark.parametrize("env", [InPlace, InPlaceWithoutFinal])
+def test_env_may_write_into_the_memory_of_its_results(env: Any) -> None:
+    policy = short()
+    datamodule = set_up(policy, "tensor", env, env_kwargs={"max_episode_steps": 9})
+    datamodule._start()
+    first = datamodule.collector._obs.clone()
+    rollout = {name: column.view(16, N, *column.shape[1:]) for name, column in datamodule._next_round().items()}
+    ended = rollout["terminated"] | rollout["truncated"]
+    obs, next_obs = rollout["obs"], rollout["next_obs"]
+    assert torch.equal(obs[0], first)
+    assert torch.equal(obs[1:][~ended[:-1]], next_obs[:-1][~ended[:-1]])
+    assert not (obs == next_obs).all(-1)[~ended].any()
+    assert torch.equal(next_obs[ended], obs[ended]) == (env is InPlaceWithoutFinal)
+    datamodule.pop_episode_sums()
+    assert datamodule.pop_infos()["success_rate"] == (ended.sum(), ended.sum())
     datamodule.close()
 
 
@@ -302,6 +348,10 @@ BAD: dict[str, tuple[Callable[[], None], str]] = {
         lambda: fit(short(collect={"collector": {"env_fault": "drop"}, "n_sample": 64})),
         "mode must be one of \\('sync', 'async'\\)",
     ),
+    "arguments of an object": (
+        lambda: fit(short(), env_id=CartPole(N), env_kwargs={"max_episode_steps": 3}),
+        "env_kwargs must be {} with an object as env_id",
+    ),
     "statistic": (lambda: fit(short(), info_keys={"laps": "sum"}), "info_keys\\['laps'\\] must be \"last\""),
 }
 
@@ -389,3 +439,23 @@ def test_state_in_attributes_is_restored(tmp_path: Path) -> None:
     resumed = run_to(tmp_path / "half", 512, env=InAttributes, ckpt_path=tmp_path / "half" / "last.ckpt")
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save({"obs": torch.ones(3)}, tmp_path / "collecting.pt")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert load_collecting(tmp_path / "collecting.pt")["obs"].tolist() == [1, 1, 1]
+
+
+def test_numbers_for_the_log_are_on_the_device_of_the_envs() -> None:
+    metrics = MeanMetrics()
+    env, policy = SimpleNamespace(device=torch.device("meta")), SimpleNamespace(collect_metrics=metrics)
+    collector = TensorCollector(env, policy)  # type: ignore[arg-type]
+    collector._log({"log": {"by_float": 0.5, "by_tensor": torch.ones(1), "text": "no number"}})
+    collector._log({"log": {"by_float": torch.ones(())}})
+    assert {name: total.device.type for name, total in metrics._sums.items()} == {
+        "by_float": "meta",
+        "by_tensor": "meta",
+    }

@@ -57,8 +57,8 @@ class TensorsAsNumpy(VectorEnv[Any, Any, Any]):
         final = step.info.get("final_info")
         if isinstance(final, Mapping):
             info |= {"final_info": self._numbers(final), "_final_info": info["_final_obs"]}
-        numbers = map(_array, (step.reward.double(), step.terminated, step.truncated))
-        return nested.apply(_array, step.obs), *numbers, info
+        reward, terminated, truncated = map(_array, (step.reward, step.terminated, step.truncated))
+        return nested.apply(_array, step.obs), reward.astype(np.float64), terminated, truncated, info
 
     @override
     def close_extras(self, **kwargs: Any) -> None:

@@ -123,8 +123,8 @@ class Pendulum(BatchedEnv):
         return spaces.Box(-high, high, dtype=np.float32), action
 
     def _first_state(self, uniform: Tensor) -> Tensor:
-        high = torch.tensor([[math.pi], [1.0]], device=uniform.device)
-        return (uniform * 2 - 1) * high
+        angle, speed = (uniform * 2 - 1).unbind(0)
+        return torch.stack([angle * math.pi, speed])
 
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         angle, speed = state.unbind(0)

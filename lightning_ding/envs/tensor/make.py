@@ -63,9 +63,12 @@ def make_tensor_envs(
         allowed = f'one of {", ".join(BUILT_IN)}, a callable or an object with mode="tensor"{hint}'
         require(env in BUILT_IN, "env_id", allowed, env)
     maker: Any = BUILT_IN[env] if isinstance(env, str) else env
+    is_lent = isinstance(maker, functools.partial) and maker.func is given_env
+    require(
+        not (is_lent and env_kwargs), "env_kwargs", "{} with an object as env_id, which is made already", env_kwargs
+    )
     number = {"num_envs": num_envs} if takes(maker, "num_envs") else {}
     made = maker(**number, **env_kwargs)
-    is_lent = isinstance(maker, functools.partial) and maker.func is given_env
     envs = TensorsAsNumpy(made, closes=not is_lent)
     if envs.num_envs != num_envs:
         envs.close()

@@ -13,6 +13,7 @@ Shapes: N envs.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -87,6 +88,8 @@ class TensorEnv:
         self.single_action_space: spaces.Space[Any] = env.single_action_space
         self.obs: Any = None
         """Observations to act on, leading axis N; None before the first reset."""
+        self.previous_obs: Any = None
+        """A copy of the observations before the last step, because an env may write new ones into the same memory."""
         self.gives_final_obs = False
         """Whether a step has had final observations."""
         self._to_env: Callable[[Tensor], Any] = _as_it_is
@@ -103,12 +106,13 @@ class TensorEnv:
         """Start a new episode in every env, and return the observations, leading axis N.
 
         Args:
-            seed: Seed of the envs, >= 0; None continues their random stream.
+            seed: Seed of the envs, >= 0; None continues their random stream. An env whose ``reset`` has no argument
+                ``seed``, as in rsl_rl, has no random stream of its own, so that the seed has no effect.
 
         Raises:
             TypeError: If the observations are neither tensors nor arrays with ``__dlpack__``.
         """
-        given = self.env.reset() if seed is None else self.env.reset(seed=seed)
+        given = self.env.reset() if seed is None or not _takes_seed(self.env) else self.env.reset(seed=seed)
         obs = given[0] if isinstance(given, tuple) else given
         obs = obs if self._key is None else obs[self._key]
         self._to_env = _converter(nested.leaves(obs)[0])
@@ -120,8 +124,12 @@ class TensorEnv:
 
         Args:
             action: Actions as tensors, leading axis N.
+
+        Raises:
+            ValueError: If rewards or final observations do not have the shape for N envs.
         """
-        previous, found = self.obs, self.env.step(nested.apply(self._to_env, action))
+        self.previous_obs = nested.apply(torch.clone, self.obs)
+        found = self.env.step(nested.apply(self._to_env, action))
         if len(found) == 5:
             obs, reward, terminated, truncated, info = found
             terminated, truncated = as_tensor(terminated).bool(), as_tensor(truncated).bool()
@@ -129,12 +137,16 @@ class TensorEnv:
         else:
             obs, reward, ended, info = found
             ended = as_tensor(ended).bool()
-            truncated = as_tensor(info["time_outs"]).bool() if "time_outs" in info else torch.zeros_like(ended)
+            # an env may leave the time limits of an earlier step in its info
+            truncated = ended & as_tensor(info["time_outs"]).bool() if "time_outs" in info else torch.zeros_like(ended)
             terminated = ended & ~truncated
         obs = nested.apply(as_tensor, obs if self._key is None else obs[self._key])
         self.obs = obs
-        next_obs = self._next_obs(previous, obs, ended, info)
-        return TensorStep(next_obs, as_tensor(reward).reshape(-1), terminated, truncated, info, ended, obs)
+        next_obs = self._next_obs(self.previous_obs, obs, ended, info)
+        reward = as_tensor(reward).reshape(-1)
+        require(len(reward) == self.num_envs, "reward of env.step", f"{self.num_envs} numbers", len(reward))
+        reward = reward if reward.is_floating_point() else reward.float()
+        return TensorStep(next_obs, reward, terminated, truncated, info, ended, obs)
 
     def _next_obs(self, previous: Any, obs: Any, ended: Tensor, info: Mapping[str, Any]) -> Any:
         name = next((one for one in FINAL_OBS if one in info), None)
@@ -196,6 +208,11 @@ def as_tensor(value: Any) -> Tensor:
     return tensor
 
 
+def _takes_seed(env: Any) -> bool:
+    parameters = inspect.signature(env.reset).parameters
+    return "seed" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
 def _converter(example: Any) -> Callable[[Tensor], Any]:
     """Return the function that makes a tensor an array of the library of ``example``, without a copy."""
     if isinstance(example, Tensor) or not hasattr(example, "__array_namespace__"):
@@ -215,6 +232,8 @@ def _where(ended: Tensor, final: Any, obs: Any) -> Any:
     """Return the final observations where an episode ended, and the others elsewhere."""
     if isinstance(obs, dict):
         return {name: _where(ended, final[name], leaf) for name, leaf in obs.items()}
+    allowed = f"of shape {tuple(obs.shape)}, as the observations"  # others might be broadcast
+    require(final.shape == obs.shape, "final observations of env.step", allowed, tuple(final.shape))
     return torch.where(ended.view(-1, *[1] * (obs.ndim - 1)), final, obs)
 
 

@@ -73,10 +73,10 @@ class TensorCollector(EpisodeStatistics):
         Args:
             policy_kwargs: Arguments of the policy's ``_forward_collect``, such as ``eps``.
         """
-        policy, obs = self._policy, self._obs
-        output = policy._collect(obs, **policy_kwargs)
+        policy = self._policy
+        output = policy._collect(self._obs, **policy_kwargs)
         step = self._env.step(output["action"])
-        columns = policy._process_transition(obs, output, step)
+        columns = policy._process_transition(self._env.previous_obs, output, step)
         self._obs = step.obs
         policy.reset_collect_where(step.ended)
         self._log(step.info)
@@ -136,8 +136,10 @@ class TensorCollector(EpisodeStatistics):
         for name in LOGGED:
             numbers = info.get(name)
             if isinstance(numbers, Mapping):
-                found = {key: torch.as_tensor(one) for key, one in numbers.items() if isinstance(one, (Tensor, float))}
-                self._policy.collect_metrics.add({key: one.float() for key, one in found.items() if one.numel() == 1})
+                device = self._env.device
+                self._policy.collect_metrics.add(
+                    {key: _scalar(one, device) for key, one in numbers.items() if _is_number(one)}
+                )
 
     # ------------------------------------------------------------------ reports
 
@@ -219,6 +221,15 @@ def check_policy(policy: Any, norm_reward: bool) -> None:
     require(not norm_reward, "norm_reward", 'False with mode="tensor"', norm_reward)
     kind = config.reward_model.type
     require(kind is None, "reward_model.type", 'None with mode="tensor"', kind)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _scalar(value: Tensor | float, device: torch.device) -> Tensor:
+    """Return a number for the log on the device of the envs, where an env gives it as a tensor in some steps only."""
+    return value.to(device, torch.float32) if isinstance(value, Tensor) else torch.full((), value, device=device)
 
 
 def _room(table: Any, columns: Mapping[str, Any], steps: int) -> dict[str, Any]:

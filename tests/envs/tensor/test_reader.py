@@ -44,6 +44,60 @@ def test_forms_without_final_observations_keep_the_last_one_before(form: Any) ->
         before = step.obs
 
 
+def test_time_limits_left_in_the_info_end_no_later_episode() -> None:
+    class Stale(RslLike):
+        """An env that renews its time limits only in a step that ends an episode, as legged_gym does."""
+
+        time_outs: Any = None
+
+        def step(self, action: torch.Tensor) -> Any:
+            obs, reward, ended, info = super().step(action)
+            if self.time_outs is None or ended.any():
+                self.time_outs = info["time_outs"]
+            return obs, reward, ended, {**info, "time_outs": self.time_outs}
+
+    env = TensorEnv(Stale(N))
+    env.env._inner.max_episode_steps = 5
+    ended = [(step.ended, step.terminated | step.truncated) for step in run(env, 12)]
+    assert sum(int(one.any()) for one, _ in ended) < 12
+    assert all(torch.equal(*pair) for pair in ended)
+
+
+def test_whole_rewards_become_floats() -> None:
+    class Whole(CartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            obs, reward, *rest = super().step(actions)
+            return obs, reward.long()[:, None], *rest
+
+    reward = run(TensorEnv(Whole(N)), 1)[0].reward
+    assert (reward.dtype, reward.shape) == (torch.float32, (N,))
+
+
+def test_results_of_other_shapes_are_refused() -> None:
+    class OneFinal(CartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            *results, info = super().step(actions)
+            return *results, {"final_obs": info["final_obs"][:1]}
+
+    class TwoRewards(CartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            obs, reward, *rest = super().step(actions)
+            return obs, torch.stack([reward, reward], 1), *rest
+
+    with pytest.raises(ValueError, match=r"final observations of env.step must be of shape \(16, 4\).* got \(1, 4\)"):
+        run(TensorEnv(OneFinal(N)), 1)
+    with pytest.raises(ValueError, match=r"reward of env.step must be 16 numbers, got 32"):
+        run(TensorEnv(TwoRewards(N)), 1)
+
+
+def test_env_without_seeds_is_reset() -> None:
+    class NoSeed(RslLike):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    assert TensorEnv(NoSeed(N)).reset(seed=3).shape == (N, 4)
+
+
 def test_policy_entry_of_a_dict_is_the_observation() -> None:
     env = TensorEnv(IsaacLike(N))
     assert env.single_observation_space.shape == (4,)
