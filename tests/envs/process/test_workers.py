@@ -286,7 +286,8 @@ def test_memory_for_a_worker_that_has_ended_is_a_failure_of_the_worker(make: Mak
     block = SharedArrays(2, None, None)
 
     process.share(block)
-    assert process.failure is not None and process.failure.kind == "died"
+    assert process.failure is not None
+    assert process.failure.kind == "died"
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(block.file)
 
