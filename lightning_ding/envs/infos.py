@@ -107,8 +107,9 @@ def join_infos(parts: Sequence[Columns | InfoBlock], num_envs: int) -> Info:
         found = [part[key] for part in every if key in part]
         numbers = found[0][0] if len(found) == 1 else [number for own, _ in found for number in own]
         columns = [column for _, column in found]
-        if any(isinstance(column, dict) for column in columns):
+        if len(columns) > 1 and any(isinstance(column, dict) for column in columns):
             _check_dicts(key, columns)
+        if isinstance(columns[0], dict):
             infos[key] = join_infos(columns, num_envs)
         else:
             column = columns[0] if len(columns) == 1 else _one_after_another(key, numbers, columns)
@@ -135,10 +136,12 @@ def _join_blocks(blocks: Sequence[InfoBlock], num_envs: int) -> Info:
 def _column(key: str, numbers: list[int], values: list[Any]) -> Any:
     """Return values of envs as columns if they are dicts, and otherwise as an array, which copies arrays."""
     kinds = set() if key == FINAL_OBS else set(map(type, values))
-    if any(issubclass(kind, dict) for kind in kinds):
-        _check_dicts(key, values)
+    is_plain = kinds == {dict}
+    if is_plain or any(issubclass(kind, dict) for kind in kinds):
+        if not is_plain:
+            _check_dicts(key, values)
         return columns_of(dict(zip(numbers, values, strict=True)))
-    dtype = _dtype_of(values, kinds)
+    dtype = _dtype_of(values, kinds) if kinds else None
     if dtype is not None:
         try:
             return np.array(values, dtype=dtype)
@@ -152,7 +155,7 @@ def _column(key: str, numbers: list[int], values: list[Any]) -> Any:
 
 def _dtype_of(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
     """Return a dtype that holds all values, which have these types, unchanged; None if only objects do."""
-    if kinds and all(kind in PYTHON_NUMBERS or issubclass(kind, np.number) for kind in kinds):
+    if all(kind in PYTHON_NUMBERS or issubclass(kind, np.number) for kind in kinds):
         return np.result_type(*(np.dtype(kind) for kind in kinds))
     return _common_dtype({(one.dtype, one.shape) for one in values}) if kinds == {np.ndarray} else None
 

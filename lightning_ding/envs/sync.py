@@ -130,7 +130,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
                 rewards[number], terminations[number], truncations[number] = reward, terminated, truncated
                 if resets and (terminated or truncated):
                     self._check(obs, "step()")
-                    finals[first + number] = {FINAL_OBS: deepcopy(obs), "final_info": frozen(info)}
+                    finals[first + number] = {FINAL_OBS: deepcopy(obs), "final_info": frozen(info) if info else {}}
                     obs, info = self._reset_one(number)
                 if info:
                     infos[first + number] = info.copy()  # envs may share it
@@ -143,7 +143,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         return self._batch(), rewards.copy(), terminations.copy(), truncations.copy(), self._join(parts)
 
     def _join(self, parts: list[Columns | InfoBlock]) -> Any:
-        return join_infos(parts, self.num_envs)
+        return join_infos(parts, self.num_envs) if parts else {}
 
     def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._position[1] = RESETTING
@@ -249,14 +249,14 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
 
 
 def without_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[dict[str, Any] | None, NDArray[np.bool_]]:
-    """Return the options without ``reset_mask``, and the mask of the envs to reset."""
+    """Return the options without ``reset_mask``, None if there are no others, and the mask of the envs to reset."""
     if options is None or "reset_mask" not in options:
         return options, np.ones(num_envs, dtype=bool)
     mask: Any = options["reset_mask"]
     is_mask = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and bool(mask.any())
     allowed = f"a boolean array of shape ({num_envs},) with at least one true entry"
     require(is_mask, "options['reset_mask']", allowed, mask)
-    return {name: value for name, value in options.items() if name != "reset_mask"}, mask
+    return {name: value for name, value in options.items() if name != "reset_mask"} or None, mask
 
 
 def check_workers(num_workers: int | None, num_envs: int) -> int:

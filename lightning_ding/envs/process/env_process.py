@@ -100,6 +100,9 @@ class EnvProcess:
     def share(self, block: SharedArrays) -> None:
         """Send the shared memory to the process."""
         self.ask(STARTING, ("share",))
+        if not self.is_alive:
+            block.close_file()
+            return
         try:
             with socket.socket(fileno=os.dup(self._file)) as end:
                 socket.send_fds(end, [DONE], [block.file])

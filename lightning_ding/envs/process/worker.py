@@ -21,15 +21,25 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, iterate
 
-from lightning_ding.envs.answers import BrokenEnvError, call_method, is_of_env, layout_of, name_of, named_error
+from lightning_ding.envs.answers import (
+    INDICES,
+    BrokenEnvError,
+    call_method,
+    is_of_env,
+    layout_of,
+    name_of,
+    named_error,
+)
 from lightning_ding.envs.infos import Columns, InfoBlock
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import SharedArrays
+from lightning_ding.envs.state.codec import to_plain
 from lightning_ding.envs.state.memo import NotPlainError
 from lightning_ding.envs.state.origins import layers_of, note_origins
 from lightning_ding.envs.state.state import env_state, load_env_state
@@ -134,8 +144,11 @@ class WorkerEnvs(_SyncVectorEnv):
         self._position = memoryview(block.position)  # type: ignore[arg-type]
         if block.observations is not None:
             self._memory = block.observations.join(block.obs)
-            first = deepcopy(self.single_observation_space).sample()  # of envs that are not reset yet
-            self._env_obs = [first] * self.num_envs
+            leaves = deepcopy(block.observations.leaves)  # a sample would change their generators
+            first = [
+                leaf.sample() if isinstance(leaf, INDICES) else np.zeros(leaf.shape, leaf.dtype) for leaf in leaves
+            ]
+            self._env_obs = [block.observations.join(first)] * self.num_envs  # of envs that are not reset yet
 
     def follow(self, seeds: list[int | None]) -> None:
         """Replace failed envs: their episodes count as ended, and their first resets have these seeds."""
@@ -156,6 +169,9 @@ class WorkerEnvs(_SyncVectorEnv):
         if seed is not None:
             seed_generators(seed)  # an env may draw from the generators of its process
         return super()._reset_one(number, seed, options)
+
+    def _batch(self) -> Any:
+        return None if self._memory is None else super()._batch()  # the parent joins those without a fixed size
 
     def _join(self, parts: list[Columns | InfoBlock]) -> Any:
         return parts  # the parent joins them with those of other workers
@@ -264,10 +280,11 @@ class EnvWorker:
         """Restore what ``state`` returned, in envs that have been reset; return the reason if that is not possible."""
         state: Info = ForkingPickler.loads(data)
         try:
-            load_env_state(self._envs, state)
+            load_env_state(self._envs, state if "core" in state else _of_older_version(state))
         except NotPlainError as error:
             return str(error)
-        load_generators(state["generators"])
+        if "generators" in state:  # not in states of older versions
+            load_generators(state["generators"])
         return None
 
     def close(self) -> None:
@@ -296,3 +313,14 @@ class EnvWorker:
         if self._block.observations is None:
             return infos, self._envs.observations()
         return (infos, None) if infos else None
+
+
+def _of_older_version(state: Info) -> Info:
+    """Return the state of a worker, saved by a version whose workers had no vector env, as one of ``env_state``."""
+    begun = [-step for step in state["steps"]]
+    own = {"_autoreset_envs": np.array(state["ended"]), "_count": 0, "_begun": begun, "_fallback_seeds": state["seeds"]}
+    own["_reset_options"] = state.get("reset_options", {})
+    attributes = {name: to_plain(value) for name, value in own.items()}
+    made, *rest = state.get("made", [{}])
+    made = {**made, "autoreset": state["autoreset"]}
+    return {**state, "made": [made, *rest], "core": {"class": "WorkerEnvs", "attributes": attributes}, "wrappers": []}

@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from lightning import Trainer
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs import EnvProcessError, FaultBarrier, ProcessVectorEnv, make_vector_env
+from lightning_ding.envs import EnvProcessError, FaultBarrier, ProcessVectorEnv, from_plain, make_vector_env
 from lightning_ding.envs.process import worker
+from lightning_ding.envs.process.shared_memory import SharedArrays
 from lightning_ding.envs.sync import check_workers
 from lightning_ding.policy import DQNPolicy
 from tests.envs.faulty import FaultyEnv
@@ -191,6 +195,101 @@ def test_run_with_two_workers_of_three_envs_resumes_with_the_same_bits(
     whole = fit("sync", 144)
     fit("async", 72)
     assert np.array_equal(fit("async", 144, tmp_path / "async" / "last.ckpt"), whole)
+
+
+def of_older_version(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a worker in the form of versions whose workers had no vector env."""
+    names = ("_count", "_begun", "_autoreset_envs", "_fallback_seeds", "_reset_options")
+    coded = state.pop("core")["attributes"]
+    core = {name: from_plain(coded[name]) for name in names}
+    del state["wrappers"]
+    autoreset = state["made"][0].pop("autoreset")
+    steps = [core["_count"] - begun for begun in core["_begun"]]
+    own = {"ended": core["_autoreset_envs"].tolist(), "steps": steps, "seeds": core["_fallback_seeds"]}
+    return {**state, **own, "reset_options": core["_reset_options"], "autoreset": autoreset}
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_state_of_an_older_version_continues(autoreset: Any) -> None:
+    made = [make_vector_env("CartPole-v1", 4, "async", None, (), None, autoreset, num_workers=2) for _ in range(2)]
+    try:
+        for seed, envs in enumerate(made):
+            envs.reset(seed=seed)
+        made[0].set_reset_options({"low": -0.01, "high": 0.01})
+        while not np.logical_or(*made[0].step(FOUR)[2:4]).any():
+            pass
+        state = made[0].state_dict()
+        state["processes"] = [of_older_version(one) for one in state["processes"]]
+        made[1].load_state_dict(state)
+        for _ in range(15):
+            for first, second in zip(*(envs.step(FOUR)[:4] for envs in made), strict=True):
+                assert np.array_equal(first, second)
+    finally:
+        for envs in made:
+            envs.close()
+
+
+# ------------------------------------------------------------------ resets
+
+
+class Space(gym.Env[Any, Any]):
+    """Has any observation space and returns zeros; its info says which options its reset got."""
+
+    def __init__(self, space: Any) -> None:
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+
+    def _obs(self) -> Any:
+        below = self.observation_space["box"] if isinstance(self.observation_space, spaces.Dict) else None
+        zeros = np.zeros(2, (below or self.observation_space).dtype)
+        return zeros if below is None else {"box": zeros, "text": "a"}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._obs(), {"options": repr(options)}
+
+    def step(self, action: Any) -> Any:
+        return self._obs(), 0.0, False, False, {}
+
+
+BOX = spaces.Box(-1, 1, (2,))
+LARGE = spaces.Box(-np.finfo(np.float64).max, np.finfo(np.float64).max, (2,), np.float64)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_reset_without_options_passes_none(mode: Any) -> None:
+    envs = make_vector_env(functools.partial(Space, BOX), 2, mode)
+    mask = np.array([True, False])
+    try:
+        assert envs.reset()[1]["options"].tolist() == ["None", "None"]
+        assert envs.reset(options={"reset_mask": mask})[1]["options"].tolist() == ["None", None]
+        found = envs.reset(options={"reset_mask": mask, "low": 1})[1]["options"].tolist()
+        assert found == ["{'low': 1}", None]
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("space", [LARGE, spaces.Dict(box=BOX, text=spaces.Text(2))], ids=["range", "text"])
+def test_one_env_of_a_replaced_worker_is_reset(make: Make, space: Any) -> None:
+    makers = [functools.partial(Space, space)] * 2
+    envs = make(makers, autoreset_mode=AutoresetMode.DISABLED, num_workers=1, on_env_error="restart")
+    envs.reset()
+    os.kill(envs._processes.all[0].process.pid, signal.SIGKILL)
+
+    info = envs.reset(options={"reset_mask": np.array([True, False])})[1]
+    assert info["options"].tolist() == ["None", None]
+    assert envs.faults.tolist() == [1, 1]
+
+
+def test_memory_for_a_worker_that_has_ended_is_a_failure_of_the_worker(make: Make) -> None:
+    process = make([CountingEnv] * 2, num_workers=1)._processes.all[0]
+    os.kill(process.process.pid, signal.SIGKILL)
+    process.process.join(5)
+    block = SharedArrays(2, None, None)
+
+    process.share(block)
+    assert process.failure is not None
+    assert process.failure.kind == "died"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(block.file)
 
 
 # ------------------------------------------------------------------ the number of workers
