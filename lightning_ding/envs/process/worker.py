@@ -280,7 +280,7 @@ class EnvWorker:
         """Restore what ``state`` returned, in envs that have been reset; return the reason if that is not possible."""
         state: Info = ForkingPickler.loads(data)
         try:
-            load_env_state(self._envs, state if "core" in state else _of_older_version(state))
+            load_env_state(self._envs, state if "core" in state else _of_older_checkpoint(state))
         except NotPlainError as error:
             return str(error)
         if "generators" in state:  # not in states of older versions
@@ -315,7 +315,7 @@ class EnvWorker:
         return (infos, None) if infos else None
 
 
-def _of_older_version(state: Info) -> Info:
+def _of_older_checkpoint(state: Info) -> Info:
     """Return the state of a worker, saved by a version whose workers had no vector env, as one of ``env_state``."""
     begun = [-step for step in state["steps"]]
     own = {"_autoreset_envs": np.array(state["ended"]), "_count": 0, "_begun": begun, "_fallback_seeds": state["seeds"]}
