@@ -211,7 +211,9 @@ def of_older_version(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_state_of_an_older_version_continues(autoreset: Any) -> None:
-    made = [make_vector_env("CartPole-v1", 4, "async", None, (), None, autoreset, num_workers=2) for _ in range(2)]
+    made: list[Any] = [
+        make_vector_env("CartPole-v1", 4, "async", None, (), None, autoreset, num_workers=2) for _ in range(2)
+    ]
     try:
         for seed, envs in enumerate(made):
             envs.reset(seed=seed)
