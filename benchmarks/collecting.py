@@ -97,16 +97,8 @@ def chooser(case: Case, random: Callable[[], Array]) -> Callable[[Array], Array]
     return greedy
 
 
-def run_gymnasium(case: Case) -> tuple[Run, Callable[[], None]]:
-    """Step gymnasium's vector env."""
-    same_step: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    envs: VectorEnv
-    if case.mode == "native":
-        envs = gym.make_vec("CartPole-v1", case.num_envs, "vector_entry_point")
-    elif case.mode == "async":
-        envs = AsyncVectorEnv(env_makers(case), **same_step)
-    else:
-        envs = SyncVectorEnv(env_makers(case), **same_step)
+def stepping(case: Case, envs: Any) -> tuple[Run, Callable[[], None]]:
+    """Return a function that steps a vector env with the actions of the case, and one that closes it."""
     envs.action_space.seed(0)
     act, obs = chooser(case, envs.action_space.sample), envs.reset(seed=0)[0]
 
@@ -117,6 +109,19 @@ def run_gymnasium(case: Case) -> tuple[Run, Callable[[], None]]:
         return CALL * case.num_envs
 
     return run, envs.close
+
+
+def run_gymnasium(case: Case) -> tuple[Run, Callable[[], None]]:
+    """Step gymnasium's vector env."""
+    same_step: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    envs: VectorEnv
+    if case.mode == "native":
+        envs = gym.make_vec("CartPole-v1", case.num_envs, "vector_entry_point")
+    elif case.mode == "async":
+        envs = AsyncVectorEnv(env_makers(case), **same_step)
+    else:
+        envs = SyncVectorEnv(env_makers(case), **same_step)
+    return stepping(case, envs)
 
 
 def run_ours(case: Case) -> tuple[Run, Callable[[], None]]:
@@ -195,16 +200,7 @@ def run_pufferlib(case: Case) -> tuple[Run, Callable[[], None]]:
         return emulation.GymnasiumPufferEnv(env_creator=env_makers(case)[0], **arguments)
 
     envs = vector.make(make, backend=vector.Multiprocessing, num_envs=case.num_envs, num_workers=WORKERS, seed=0)
-    envs.action_space.seed(0)
-    act, obs = chooser(case, envs.action_space.sample), envs.reset(seed=0)[0]
-
-    def run() -> int:
-        nonlocal obs
-        for _ in range(CALL):
-            obs = envs.step(act(obs))[0]
-        return CALL * case.num_envs
-
-    return run, envs.close
+    return stepping(case, envs)
 
 
 CONTESTANTS: dict[str, tuple[Callable[[Case], tuple[Run, Callable[[], None]]], Callable[[Case], bool]]] = {

@@ -186,13 +186,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self.env_kwargs = dict(env_kwargs or {})
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
         self.eval_wrappers = find_wrappers(eval_wrappers, "eval_wrappers")
-        self._evaluation_wrappers = self.eval_wrappers
-        if self.wrappers:
-            from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
-
-            check_order((*self.wrappers, *self.train_wrappers))
-            warn_of_changed_returns(self.wrappers)
-            self._evaluation_wrappers = (*for_evaluation(self.wrappers), *self.eval_wrappers)
+        self._evaluation_wrappers = self._find_evaluation_wrappers()
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.max_env_step, self.max_train_iter = max_env_step, max_train_iter
@@ -205,6 +199,15 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         self._envs = RunEnvs(mode, env_timeout, self.import_names, num_workers)
         self._restore_io: Callable[[], None] | None = None
         self._collect_kwargs: Mapping[str, Any] = {}
+
+    def _find_evaluation_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
+        if not self.wrappers:
+            return self.eval_wrappers
+        from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
+
+        check_order((*self.wrappers, *self.train_wrappers))
+        warn_of_changed_returns(self.wrappers)
+        return (*for_evaluation(self.wrappers), *self.eval_wrappers)
 
     # ------------------------------------------------------------------ to implement
 

@@ -168,7 +168,7 @@ def _common_dtype(forms: set[tuple[np.dtype[Any], tuple[int, ...]]]) -> np.dtype
 
 
 def frozen(info: Info) -> Info:
-    """Return a copy of an info that its env cannot change, apart from objects of its own."""
+    """Return a copy of an info: later changes of its arrays and dicts do not reach it, those of other objects do."""
     copy = dict(info)
     for key, value in info.items():
         if isinstance(value, np.ndarray):

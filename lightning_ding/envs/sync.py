@@ -34,7 +34,7 @@ from lightning_ding.envs.infos import FINAL_OBS, Columns, InfoBlock, columns_of,
 
 Stack = Callable[[Sequence[Any], NDArray[Any]], NDArray[Any]]
 IDLE, STEPPING, RESETTING = 0, 1, 2
-"""What an env does now."""
+"""The states of an env: it does nothing, makes a step, or resets."""
 
 
 class SettableEnvs(VectorEnv[Any, Any, Any]):

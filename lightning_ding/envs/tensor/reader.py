@@ -107,7 +107,7 @@ class TensorEnv:
 
         Args:
             seed: Seed of the envs, >= 0; None continues their random stream. An env whose ``reset`` has no argument
-                ``seed``, as in rsl_rl, has no random stream of its own, so that the seed has no effect.
+                ``seed``, as in rsl_rl, ignores it.
 
         Raises:
             TypeError: If the observations are neither tensors nor arrays with ``__dlpack__``.
