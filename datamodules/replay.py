@@ -310,6 +310,14 @@ class ReplayDataModule(CollectingDataModule):
             self._demonstrations.fill(buffer.keeps_double)
             cast("Dataset", self.dataset).warn_of_lost_variation(buffer.keeps_double)
 
+    def _make_buffer(self, config: Any) -> IBuffer:
+        seed = self._seeds().of("replay")
+        if self.mode != "tensor":
+            return create_buffer(config, seed=seed)
+        from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
+
+        return TensorReplayBuffer(config, self.num_envs, cast(Trainer, self.trainer).strategy.root_device, seed)
+
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
         name = type(policy).__name__
@@ -327,7 +335,7 @@ class ReplayDataModule(CollectingDataModule):
         config = policy.config.other.replay_buffer
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
-            self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
+            self.buffer = self._make_buffer(config)
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
         self._replaces_rewards = self.imitation_reward or policy.demonstrations == "imitated"

@@ -272,7 +272,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         return self.action_bounds.from_env(action)
 
     def _standard_normal(self, shape: Sequence[int]) -> NDArray[np.float32]:
-        return self.rng.standard_normal(tuple(shape), dtype=np.float32)
+        return self.draws.standard_normal(tuple(shape), dtype=np.float32)  # type: ignore[no-any-return]
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "critic_loss", "actor_loss", "q_value", "target_q_value"]
