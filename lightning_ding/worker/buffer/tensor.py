@@ -21,6 +21,7 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
+from lightning_ding.worker.buffer.base import Transitions
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.sampling import require_enough
 from lightning_ding.worker.config import ReplayBufferConfig
@@ -82,14 +83,25 @@ class TensorReplayBuffer(NaiveReplayBuffer):
         return taken
 
     @override
-    def drop_episodes(self, episode_id: Sequence[int]) -> int:
-        raise NotImplementedError('mode="tensor" has no env_fault="drop", so there are no episodes to forget')
+    def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
+        """Add the columns of whole steps of all envs; see :meth:`TensorRing.push`.
+
+        Args:
+            data: Nested tensors with leading axis K.
+            cur_collector_envstep: Environment steps so far.
+
+        Raises:
+            ValueError: If they are not whole steps, or the entries are not those of the first push.
+        """
+        with self._lock:
+            before, self.env_step = self._ring.count, cur_collector_envstep
+            size = self._ring.push(cast("Mapping[str, Any]", data))
+            self._pushed += size
+            self._removed += before + size - self._ring.count
 
     @override
-    def _push(self, batch: Mapping[str, Any], parts: Any) -> None:
-        before, size = self._ring.count, self._ring.push(batch)
-        self._pushed += size
-        self._removed += before + size - self._ring.count
+    def drop_episodes(self, episode_id: Sequence[int]) -> int:
+        raise NotImplementedError('mode="tensor" has no env_fault="drop", so there are no episodes to forget')
 
     @override
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Any:
