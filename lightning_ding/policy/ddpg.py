@@ -263,7 +263,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         if collect.noise_type == "ou":
             noise = self.ou_noise.sample(shape, self.rng, sigma)
         else:
-            noise = rl.gaussian_noise(shape, collect.noise_sigma if sigma is None else sigma, self.draws)
+            noise = rl.gaussian_noise(shape, collect.noise_sigma if sigma is None else sigma, self._source)
         return (action + torch.as_tensor(noise).to(action)).clamp(-1, 1)
 
     def new_memory(self, way: Way) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         if not learn.noise:
             return {}
         shape, noise_range = [*shape, self._action_size()], (learn.noise_range.min, learn.noise_range.max)
-        return {"next_noise": rl.gaussian_noise(shape, learn.noise_sigma, self.draws, noise_range)}
+        return {"next_noise": rl.gaussian_noise(shape, learn.noise_sigma, self._source, noise_range)}
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return super()._state_dict_collect() | {"noise": self.ou_noise.state_dict()}

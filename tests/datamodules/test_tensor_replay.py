@@ -48,7 +48,14 @@ def short(policy_class: Any = DQNPolicy, **sections: Any) -> Any:
     if policy_class in DISCRETE:
         other["eps"] = {"start": 0.5, "end": 0.1, "decay": 200}
     model = {"critic_head_hidden_size": 32} if policy_class is CrossQPolicy else {}
-    given = {"priority": False, "priority_IS_weight": False, "nstep": 3, "random_collect_size": 4 * N, "model": model, "other": other}
+    given = {
+        "priority": False,
+        "priority_IS_weight": False,
+        "nstep": 3,
+        "random_collect_size": 4 * N,
+        "model": model,
+        "other": other,
+    }
     learn = {"batch_size": 16, "update_per_collect": 3}
     return policy_class({**given, "learn": learn, "collect": {"n_sample": 2 * N}, **sections})
 
@@ -254,11 +261,11 @@ def test_compiled_updates_learn_what_eager_ones_do(policy_class: Any, caplog: py
         torch.manual_seed(0)
         policy = short(policy_class, compile=compiles)
         trainer().fit(policy, ReplayDataModule(env_of(policy_class), num_envs=N, mode="tensor", max_env_step=14 * N))
-        assert policy.updater.compiles == compiles
+        assert (policy.updater.compile_seconds > 0) == compiles
         found.append(policy.state_dict())
-    assert "eagerly" not in caplog.text
+    assert not [one for one in caplog.records if one.name.startswith("lightning_ding") and "eagerly" in one.message]
     for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+        torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=1e-5, msg=name)
 
 
 # ---------------------------------------------------------------------- errors
@@ -273,7 +280,10 @@ def buffer(**options: Any) -> Any:
 
 
 BAD: dict[str, tuple[Callable[[], None], str]] = {
-    "algorithm": (lambda: fit(RainbowPolicy()), "policy must be one of .*crossq, .*dqn, .*sac, .*td3.* got 'RainbowPolicy'"),
+    "algorithm": (
+        lambda: fit(RainbowPolicy()),
+        "policy must be one of .*crossq, .*dqn, .*sac, .*td3.* got 'RainbowPolicy'",
+    ),
     "soft": (lambda: fit(SQLPolicy()), "policy must be one of"),
     "sequences": (lambda: fit(R2D2Policy()), "policy must be one of"),
     "priorities": (
@@ -299,7 +309,7 @@ BAD: dict[str, tuple[Callable[[], None], str]] = {
     "reward": (lambda: fit(DQNPolicy(), norm_reward=True), "norm_reward must be False"),
     "demonstrations": (
         lambda: fit(DQNPolicy(), demonstrations=_demonstrations()),
-        'demonstrations must be None with mode="tensor", got \'a data set\'',
+        "demonstrations must be None with mode=\"tensor\", got 'a data set'",
     ),
 }
 

@@ -12,7 +12,6 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
-from lightning_ding import rl
 from lightning_ding.config import MARK, to_dict, to_easydict
 from lightning_ding.utils.attributes import NAMES, PolicyAttributes
 from lightning_ding.utils.foreign import foreign
@@ -95,12 +94,6 @@ class AttributesAndModes(PolicyAttributes):
     def noise_source(self) -> np.random.Generator | None:
         """The source of random numbers while acting and learning; None for torch's generator on the device."""
         return cast(Any, self).rng if self.tensor_envs is None else None
-
-    @property
-    def draws(self) -> Any:
-        """The source of noise: ``rng``, or with tensor envs :class:`rl.TensorDraws`, whose results are tensors."""
-        own = cast(Any, self)
-        return own.rng if self.tensor_envs is None else rl.TensorDraws(own.device)
 
     def reset_collect_where(self, ended: Tensor | None) -> None:
         """Reset the collecting state of the tensor envs where ``ended`` is true, shape (N,); None means all."""

@@ -232,7 +232,10 @@ def check_policy(policy: Any, datamodule: Any) -> None:
         from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 
         TensorReplayBuffer.check_config(config.other.replay_buffer)
-        noise, has_data = getattr(config.collect, "noise_type", "gauss"), getattr(datamodule, "dataset", None) is not None
+        noise, has_data = (
+            getattr(config.collect, "noise_type", "gauss"),
+            getattr(datamodule, "dataset", None) is not None,
+        )
         require(noise == "gauss", "collect.noise_type", '"gauss" with mode="tensor"', noise)
         require(not has_data, "demonstrations", 'None with mode="tensor"', "a data set")
 

@@ -99,7 +99,9 @@ def test_first_steps_and_ranges_of_ages() -> None:
     data, buffer = episodes(7), make(size=4 * N)
     buffer.push(tensors(rows_of(data, 0, 5)))
     buffer.push(tensors(rows_of(data, 5, 7)))
-    drawn = buffer.sample(64, sample_range=slice(-N, None), replace=True, n_step=2, discount_factor=0.5, first_step=True)
+    drawn = buffer.sample(
+        64, sample_range=slice(-N, None), replace=True, n_step=2, discount_factor=0.5, first_step=True
+    )
     assert set(drawn["reward_1"].tolist()) == set(data["reward"][6 * N :].tolist())
     oldest = buffer.sample(64, sample_range=slice(0, N), replace=True)
     assert set(oldest["reward"].tolist()) == set(data["reward"][3 * N : 4 * N].tolist())
@@ -145,7 +147,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="data must be whole steps of 3 envs, got 5"):
         buffer.push(nested.index(data, slice(5)))
     buffer.push(data)
-    with pytest.raises(ValueError, match="data must be transitions with .*'reward'"):
+    with pytest.raises(ValueError, match=r"data must be transitions with .*'reward'"):
         buffer.push({"obs": data["obs"]})
     with pytest.raises(NotEnoughError, match="batch_size must be at most the 6 transitions"):
         buffer.sample(7)
@@ -155,7 +157,7 @@ def test_errors() -> None:
         plain.sample(2, n_step=2)
     with pytest.raises(TypeError, match="stores no priorities"):
         buffer.update({"priority": torch.ones(2)})
-    with pytest.raises(MemoryError, match="set other.replay_buffer.replay_buffer_size"):
+    with pytest.raises(MemoryError, match=r"set other\.replay_buffer\.replay_buffer_size"):
         make(size=10**15).push(data)
 
 
