@@ -33,7 +33,7 @@ from lightning_ding.policy import (
     TQCPolicy,
 )
 from lightning_ding.policy.base import non_finite
-from lightning_ding.policy.base.non_finite import NonFiniteGuard
+from lightning_ding.policy.base.non_finite import NonFiniteError, NonFiniteGuard
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 from tests.datamodules.test_tensor_mode import N, NothingIsRead, Opaque, no_scalar, set_up, short_cart_poles, trainer
@@ -268,11 +268,26 @@ def test_compiled_updates_learn_what_eager_ones_do(policy_class: Any, caplog: py
         torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=1e-5, msg=name)
 
 
+class Overflowing(Pendulum):
+    """Gives a reward of infinity in its tenth step."""
+
+    def step(self, actions: Tensor) -> Any:
+        obs, reward, *rest = super().step(actions)
+        return obs, reward.where(self.elapsed != 10, torch.inf), *rest
+
+
+def test_updates_that_are_not_finite_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the files are that reproduce it
+    with pytest.raises(NonFiniteError, match="the optimizer step was skipped"):
+        fit(short(SACPolicy), Overflowing, max_env_step=40 * N)
+
+
 # ---------------------------------------------------------------------- errors
 
 
 def fit(policy: Any, env: Any = "CartPole-v1", **kwargs: Any) -> None:
-    trainer().fit(policy, ReplayDataModule(env, num_envs=N, mode="tensor", max_env_step=64, **kwargs))
+    arguments = {"num_envs": N, "mode": "tensor", "max_env_step": 64, **kwargs}
+    trainer().fit(policy, ReplayDataModule(env, **arguments))
 
 
 def buffer(**options: Any) -> Any:
