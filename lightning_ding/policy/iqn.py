@@ -107,7 +107,7 @@ class IQNPolicy(QRDQNPolicy):
 
     def _noise(self, shape: Sequence[int]) -> dict[str, NDArray[Any]]:
         sizes = {"tau": self.config.learn.num_quantiles, "tau_t": self.config.learn.num_target_quantiles}
-        source = self.noise_source or rl.TensorDraws(self.device)
+        source: Any = self.noise_source or rl.TensorDraws(self.device)
         return {name: source.random((*shape, size), dtype=np.float32) for name, size in sizes.items()}
 
     def target_outputs(self, batch: Any) -> dict[str, Any]:

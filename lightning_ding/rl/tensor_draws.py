@@ -9,7 +9,7 @@ Shapes: N envs, B batch, A actions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ def random_tensor_actions(space: spaces.Space[Any], num_envs: int, obs: Any, dev
             for size, legal in zip(sizes, masks, strict=True)
         ]
         shifted = [part + start for part, start in zip(drawn, first, strict=True)]
-        return torch.stack(shifted, 1).reshape(num_envs, *space.shape)
+        return torch.stack(shifted, 1).reshape(num_envs, *cast("tuple[int, ...]", space.shape))
     if not isinstance(space, spaces.Box) or not space.is_bounded():
         raise TypeError(f"random actions on a device need a discrete space or a Box with finite bounds, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=device) for bound in (space.low, space.high))

@@ -64,10 +64,10 @@ def env_of(policy_class: Any) -> str:
     return "Pendulum-v1" if policy_class in CONTINUOUS else "CartPole-v1"
 
 
-def started(policy: Any, env: Any, **kwargs: Any) -> ReplayDataModule:
+def started(policy: Any, env: Any, **kwargs: Any) -> Any:
     datamodule = set_up(policy, "tensor", env, datamodule_class=ReplayDataModule, **kwargs)
     datamodule._start()
-    return datamodule  # type: ignore[return-value]
+    return datamodule
 
 
 # ---------------------------------------------------------------------- the same data as with arrays
@@ -129,7 +129,7 @@ def test_final_observation_is_stored_where_an_episode_ended() -> None:
     datamodule = started(policy, "CartPole-v1", env_kwargs={"max_episode_steps": 5})
     datamodule._next_round()
     datamodule._next_round()
-    stored = nested.apply(lambda one: one.unflatten(0, (-1, N)), datamodule.buffer.transitions())  # type: ignore[union-attr]
+    stored = nested.apply(lambda one: one.unflatten(0, (-1, N)), datamodule.buffer.transitions())
     ended = stored["terminated"] | stored["truncated"]
     assert stored["truncated"][4].all()
     assert torch.equal(stored["next_obs"][:-1][~ended[:-1]], stored["obs"][1:][~ended[:-1]])
@@ -143,8 +143,8 @@ def test_final_observation_is_stored_where_an_episode_ended() -> None:
 def test_warm_up_acts_at_random_and_then_the_policy_explores() -> None:
     policy = short(SACPolicy, random_collect_size=5 * N)
     datamodule = started(policy, "Pendulum-v1")
-    assert datamodule.buffer.count() == 5 * N == policy.progress.env_step  # type: ignore[union-attr]
-    action = datamodule.buffer.transitions()["action"]  # type: ignore[union-attr]
+    assert datamodule.buffer.count() == 5 * N == policy.progress.env_step
+    action = datamodule.buffer.transitions()["action"]
     assert action.abs().max() > 1.5
     assert action.abs().max() <= 2
     datamodule.close()
@@ -153,7 +153,7 @@ def test_warm_up_acts_at_random_and_then_the_policy_explores() -> None:
 def test_noise_of_exploration_is_that_of_the_generator_of_the_device() -> None:
     policy = short(TD3Policy)
     datamodule = started(policy, "Pendulum-v1")
-    obs = datamodule.collector._obs  # type: ignore[attr-defined]
+    obs = datamodule.collector._obs
     torch.manual_seed(1)
     found = policy._collect(obs)["action"]
     with torch.no_grad():
@@ -182,7 +182,7 @@ def test_masked_actions_are_never_taken() -> None:
     policy = short()
     datamodule = started(policy, Masked)
     policy.training_step(datamodule._next_round(), 0)
-    stored = datamodule.buffer.transitions()  # type: ignore[union-attr]
+    stored = datamodule.buffer.transitions()
     assert set(stored["action"].tolist()) == {0}
     assert stored["obs"]["obs"].shape == (6 * N, 4)
     datamodule.close()

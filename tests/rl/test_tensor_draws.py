@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -56,12 +58,12 @@ def test_noise_of_tensors_is_scaled_and_clipped_as_that_of_arrays() -> None:
         (spaces.Discrete(3, start=5), ()),
         (spaces.MultiDiscrete([2, 4], start=[1, -1]), (2,)),
         (spaces.MultiBinary(3), (3,)),
-        (spaces.Box(np.float32([-2, 0.1]), np.float32([6, 0.3])), (2,)),
+        (spaces.Box(np.array([-2, 0.1], np.float32), np.array([6, 0.3], np.float32)), (2,)),
         (spaces.Box(-1, 2, (2,), np.int32), (2,)),
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_random_actions_are_uniform_in_their_space(space: spaces.Space, shape: tuple[int, ...]) -> None:
+def test_random_actions_are_uniform_in_their_space(space: spaces.Space[Any], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     found = rl.random_tensor_actions(space, MANY, torch.zeros(MANY, 1), CPU)
     assert found.shape == (MANY, *shape)

@@ -20,13 +20,16 @@ def make(size: int = 12, num_envs: int = N, seed: int = 0) -> TensorReplayBuffer
     return TensorReplayBuffer({"replay_buffer_size": size}, num_envs, "cpu", seed)
 
 
-def episodes(steps: int, seed: int = 0, share: float = 0.2, first_episode: int = 0) -> dict[str, Any]:
+def episodes(steps: int, seed: int = 0, share: float = 0.2, first_episode: int = 0) -> Any:
     """Return random transitions of N envs in the order of steps, with some ends of episodes and nested observations."""
     rng = np.random.default_rng(seed)
     terminated, truncated = (rng.random((steps, N)) < share / 2 for _ in range(2))
     episode = np.zeros((steps, N), dtype=np.int64)
     episode[1:] = np.cumsum(terminated | truncated, 0)[:-1]
-    obs = {"a": rng.normal(size=(steps, N, 2)).astype(np.float32), "b": rng.integers(9, size=(steps, N))}
+    obs: dict[str, Any] = {
+        "a": rng.normal(size=(steps, N, 2)).astype(np.float32),
+        "b": rng.integers(9, size=(steps, N)),
+    }
     next_obs = {name: np.roll(leaf, -1, 0) for name, leaf in obs.items()}
     for name, leaf in next_obs.items():  # final observations are others
         leaf[terminated | truncated] += 100
@@ -81,7 +84,7 @@ def test_returns_equal_those_of_the_buffer_of_arrays(n_step: int, size: int, pus
         done += steps
     rows = np.arange(min(done, size) * N).reshape(2 if done % 2 == 0 else 1, -1)[:, ::-1].copy()
     wanted = other._gather(rows, n_step, 0.9)
-    assert_same(mine._gather(torch.from_numpy(rows), n_step, 0.9), wanted)
+    assert_same(mine._ring.gather(torch.from_numpy(rows), n_step, 0.9), wanted)
     assert (wanted["discount"] < 0.9).any() == (n_step > 1)
 
 
@@ -89,7 +92,7 @@ def test_window_ends_where_envs_were_reset_in_the_middle_of_an_episode() -> None
     buffer = make()
     for first_episode in (0, 5):
         buffer.push(tensors(episodes(2, share=0, first_episode=first_episode)))
-    got = buffer._gather(torch.arange(4 * N), 3, 0.5)
+    got = buffer._ring.gather(torch.arange(4 * N), 3, 0.5)
     steps = [[0.25] * N, [0.5] * N, [0.25] * N, [0.5] * N]
     assert got["discount"].view(4, N).tolist() == steps
     assert buffer.next_episode_id() == 5 * N + N
