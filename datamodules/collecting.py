@@ -67,6 +67,10 @@ class CollectingDataModule(RunDataModule):
                 f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; collectors for several players "
                 "are used without a datamodule"
             )
+        if self.mode == "tensor":
+            from lightning_ding.worker.collector.tensor import check_policy
+
+            check_policy(policy, self)
         self._check_policy(policy)
         env = self._make_training_env()
         pairs = {
@@ -103,9 +107,8 @@ class CollectingDataModule(RunDataModule):
             policy.tensor_envs = num_envs
         if num_envs is None:
             return create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        from lightning_ding.worker.collector.tensor import TensorCollector, check_policy
+        from lightning_ding.worker.collector.tensor import TensorCollector
 
-        check_policy(policy, self.norm_reward)
         return TensorCollector(cast(Any, env).tensors, policy)
 
     # ------------------------------------------------------------------ collecting

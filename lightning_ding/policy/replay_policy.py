@@ -230,7 +230,7 @@ class ReplayPolicy(Policy[ReplayConfigT]):
             raise ValueError(f"reward must have the shape {tuple(shape)}, got {tuple(reward.shape)}")
         found = dict(data)
         for name, value in self._noise(shape).items():
-            drawn = torch.from_numpy(value)
+            drawn = torch.as_tensor(value)
             found[name] = drawn.to(reward if drawn.is_floating_point() else reward.device)
         return {**found, "discount_t": self._discount(data)}
 

@@ -95,4 +95,9 @@ from .td import (
     td_error as td_error,
     td_loss as td_loss,
 )
+from .tensor_draws import (
+    TensorDraws as TensorDraws,
+    epsilon_greedy_tensor as epsilon_greedy_tensor,
+    random_tensor_actions as random_tensor_actions,
+)
 from .value_scales import rescale_output as rescale_output, symexp as symexp, symlog as symlog

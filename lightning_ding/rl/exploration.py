@@ -143,7 +143,7 @@ def gaussian_noise(
     Args:
         shape: Shape of the noise.
         sigma: Standard deviation before clipping, >= 0.
-        rng: Random number generator.
+        rng: Random number generator; with :class:`TensorDraws` the noise is a tensor.
         noise_range: Smallest and largest value, to which the noise is clipped; None for no limit.
     """
     noise = rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(sigma)

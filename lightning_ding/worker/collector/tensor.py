@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ding import nested
+from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.envs.tensor.reader import TensorEnv, TensorStep
 from lightning_ding.registry import POLICY_REGISTRY
@@ -67,14 +67,15 @@ class TensorCollector(EpisodeStatistics):
 
     # ------------------------------------------------------------------ collecting
 
-    def step(self, **policy_kwargs: Any) -> tuple[dict[str, Any], TensorStep]:
+    def step(self, random_collect: bool = False, **policy_kwargs: Any) -> tuple[dict[str, Any], TensorStep]:
         """Make one step in all envs; return the columns of N transitions, and the result of the envs' step.
 
         Args:
+            random_collect: Take uniformly random actions, legal ones where the observation has an ``action_mask``.
             policy_kwargs: Arguments of the policy's ``_forward_collect``, such as ``eps``.
         """
         policy = self._policy
-        output = policy._collect(self._obs, **policy_kwargs)
+        output = self._random_output() if random_collect else policy._collect(self._obs, **policy_kwargs)
         step = self._env.step(output["action"])
         columns = policy._process_transition(self._env.previous_obs, output, step)
         self._obs = step.obs
@@ -100,18 +101,17 @@ class TensorCollector(EpisodeStatistics):
             n_sample: Number of transitions, >= 1.
             train_iter: Not used.
             drop_extra: Only False: the surplus of the last step is returned.
-            random_collect: Only False.
+            random_collect: Take uniformly random actions, as in :meth:`step`.
             policy_kwargs: Arguments of the policy's ``_forward_collect``.
 
         Raises:
-            ValueError: If one of the two switches is set.
+            ValueError: If ``drop_extra`` is set.
         """
         require(not drop_extra, "drop_extra", 'False with mode="tensor"', drop_extra)
-        require(not random_collect, "random_collect", 'False with mode="tensor"', random_collect)
         num_envs = self._env.num_envs
         steps = -(-n_sample // num_envs)
         for row in range(steps):
-            columns, step = self.step(**(policy_kwargs or {}))
+            columns, step = self.step(random_collect, **(policy_kwargs or {}))
             if row == 0:
                 self._table = _room(self._table, columns, steps)
             _write(self._table, row, columns)
@@ -122,6 +122,10 @@ class TensorCollector(EpisodeStatistics):
         self.sample += steps * num_envs
         ids = {"env_id": self._env_id.expand(steps, num_envs), "episode_id": self._episode_ids(ended)}
         return {name: nested.apply(_flat, column) for name, column in {**table, **ids}.items()}
+
+    def _random_output(self) -> dict[str, Any]:
+        space, env = self._env.single_action_space, self._env
+        return {"action": rl.random_tensor_actions(space, env.num_envs, self._obs, env.device)}
 
     def _episode_ids(self, ended: Tensor) -> Tensor:
         """Return the number of the episode of each step, shape (T, N), for where one ended; no two are the same."""
@@ -200,10 +204,13 @@ class TensorCollector(EpisodeStatistics):
             self._obs = nested.to(under_way["obs"], device)
             self._first_episode = under_way["first_episode"].to(device)
             self._episodes.load_state_dict(under_way["episodes"])
+        else:
+            begun = from_plain(state["under_way"])["first_episode"]
+            self.skip_episode_ids((int(begun.max()) + 1) * self._env.num_envs)
 
 
-def check_policy(policy: Any, norm_reward: bool) -> None:
-    """Check that a policy can act in tensor envs, with its options.
+def check_policy(policy: Any, datamodule: Any) -> None:
+    """Check that a policy can act in tensor envs and learn from them, with its options and those of a datamodule.
 
     Raises:
         ValueError: Naming the algorithm or the option, and what is allowed.
@@ -218,9 +225,19 @@ def check_policy(policy: Any, norm_reward: bool) -> None:
     type_, sde = config.collect.collector.type, getattr(config.model, "use_sde", False)
     require(type_ == "sample", "collect.collector.type", '"sample" with mode="tensor"', type_)
     require(not sde, "model.use_sde", 'False with mode="tensor"', sde)
-    require(not norm_reward, "norm_reward", 'False with mode="tensor"', norm_reward)
+    require(not datamodule.norm_reward, "norm_reward", 'False with mode="tensor"', datamodule.norm_reward)
     kind = config.reward_model.type
     require(kind is None, "reward_model.type", 'None with mode="tensor"', kind)
+    if not policy.on_policy:
+        from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
+
+        TensorReplayBuffer.check_config(config.other.replay_buffer)
+        noise, has_data = (
+            getattr(config.collect, "noise_type", "gauss"),
+            getattr(datamodule, "dataset", None) is not None,
+        )
+        require(noise == "gauss", "collect.noise_type", '"gauss" with mode="tensor"', noise)
+        require(not has_data, "demonstrations", 'None with mode="tensor"', "a data set")
 
 
 def _is_number(value: Any) -> bool:
