@@ -40,8 +40,9 @@ from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
 from lightning_ding.policy.base.older_configs import renewed
+from lightning_ding.policy.base.saved_state import only_imported
 from lightning_ding.policy.load import read_checkpoint
-from lightning_ding.registry import POLICY_REGISTRY, import_modules, only_imported
+from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 COMMANDS = ("fit", "validate", "test")
 DEFAULT_POLICY = "dqn"
@@ -55,7 +56,6 @@ LOOPS = "lightning.pytorch.loops"  # package whose method `run` trains or evalua
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
 )
-
 
 CHOICES: dict[str, tuple[str, Any]] = {
     "train_on": (

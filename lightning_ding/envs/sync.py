@@ -24,7 +24,6 @@ from lightning_ding.envs.answers import (
     does_not_fit,
     has_indices,
     name_of,
-    named_error,
     observation_check,
     place_of,
     reset_values,
@@ -193,6 +192,8 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Raise the exception of the current env, or one that names the env."""
+        from lightning_ding.envs.faults import named_error
+
         number, place = self._position[0], self._place()
         self._position[1] = IDLE
         named = named_error(error, self.envs[number], number, place)

@@ -9,8 +9,9 @@ from typing import Any
 import gymnasium as gym
 
 from lightning_ding.config import require
-from lightning_ding.envs.answers import is_of_env, observation_check, reset_values, step_values
+from lightning_ding.envs.answers import observation_check, reset_values, step_values
 from lightning_ding.envs.checks import check_finite
+from lightning_ding.envs.faults import is_of_env
 
 Info = dict[str, Any]
 

@@ -29,11 +29,10 @@ from lightning_ding.envs.answers import (
     INDICES,
     BrokenEnvError,
     call_method,
-    is_of_env,
     layout_of,
     name_of,
-    named_error,
 )
+from lightning_ding.envs.faults import is_of_env, named_error
 from lightning_ding.envs.infos import Columns, InfoBlock
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child

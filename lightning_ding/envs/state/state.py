@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from lightning_ding.envs.checks import EnvMaker
+from lightning_ding.envs.state import attributes
 from lightning_ding.envs.state.codec import from_plain, to_plain
 from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
 from lightning_ding.envs.state.origins import chain, envs_in, has_state_dict, layers_of
@@ -30,7 +31,6 @@ from lightning_ding.envs.state.surroundings import (
     load_surroundings,
     read_surroundings,
 )
-from lightning_ding.envs.state.variables import attributes
 
 State = dict[str, Any]
 Fingerprint = list[dict[str, str]]

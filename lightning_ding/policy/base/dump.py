@@ -6,7 +6,7 @@ import logging
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,6 @@ from lightning_ding import nested
 from lightning_ding.policy.base.config import to_save
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import rank_and_world_size
-
-if TYPE_CHECKING:
-    from lightning_ding.policy.base.non_finite import NonFiniteGuard, Update
-
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +57,12 @@ def first_bad(policy: Any, optimizer: Optimizer) -> str | None:
     return None
 
 
-def report(
-    guard: NonFiniteGuard, update: Update, loss: float, norm: float | None, parameter: str | None, is_exact: bool
-) -> None:
+def report(guard: Any, update: Any, loss: float, norm: float | None, parameter: str | None, is_exact: bool) -> None:
     """Raise or warn of a non-finite update, and write files that reproduce the first, and the one that ends a run.
 
     Args:
-        guard: The guard that found it, with its counters.
-        update: The inputs of the update.
+        guard: The :class:`NonFiniteGuard` that found it, with its counters.
+        update: The inputs of the update, an :class:`Update`.
         loss: The loss.
         norm: The norm of the gradient; None if it is not known.
         parameter: The first parameter whose gradient is not finite; None if it is not known.
