@@ -115,12 +115,6 @@ def observation_check(space: spaces.Space[Any]) -> Callable[[Any, str], None]:
     return check
 
 
-def has_indices(space: spaces.Space[Any]) -> bool:
-    """Return whether a space, or a space in it, is one of ``INDICES``."""
-    layout = layout_of(space)
-    return layout is not None and any(isinstance(leaf, INDICES) for leaf in layout.leaves)
-
-
 def _check_leaf(leaf: Any, space: Any, method: str) -> None:
     if getattr(leaf, "dtype", None) == space.dtype and leaf.shape == space.shape:
         array = leaf

@@ -225,8 +225,8 @@ class EnvWorker:
         for name, *arguments in settings:
             getattr(self, name)(*arguments)
 
-    def reset(self, seeds: list[int | None], options: Info) -> Outcome | None:
-        """Reset the envs in ``options["reset_mask"]``, with a seed for each env."""
+    def reset(self, seeds: list[int | None], options: Info | None) -> Outcome | None:
+        """Reset all envs, or those in ``options["reset_mask"]``, with a seed for each env."""
         infos: Any = self._envs.reset(seed=seeds, options=options)[1]
         return self._outcome(infos)
 
