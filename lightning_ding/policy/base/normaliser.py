@@ -225,18 +225,3 @@ class Normaliser(nn.Module):
                 name = key.removeprefix(prefix).removesuffix(".mean")
                 self._add(name, tuple(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of an older version, which kept the statistics outside the policy.
-
-    Raises:
-        ValueError: If it has.
-    """
-    for state in checkpoint.values():
-        statistics = state.get("normalisers") if isinstance(state, Mapping) else None
-        if statistics:
-            raise ValueError(
-                "the checkpoint must hold the statistics of observations and rewards in the policy, got them in the "
-                f"state of its datamodule ({', '.join(statistics)}): it was written by an older version, train again"
-            )

@@ -15,7 +15,6 @@ from typing import Any
 
 from lightning_ding.config import MARK, nearest, require, to_dict
 from lightning_ding.policy.base.config import CHANGED_BY, to_save
-from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, renewed
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
 from lightning_ding.registry import NotRegisteredError
@@ -197,7 +196,7 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
         raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
     has_config = HANDED_OVER in checkpoint.get("state_dict", {})  # a config, which take_over would read
     require(not has_config, "state_dict", f"weights, without {HANDED_OVER!r}", sorted(checkpoint.get("state_dict", {})))
-    check_holds_statistics(checkpoint)
+    _check_holds_statistics(checkpoint)
     check_meaning(policy.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
     policy.progress.load_state_dict(checkpoint["progress"])
     if "dataset" in checkpoint.get(ARGUMENTS, {}):  # of an OfflineDataModule, which older versions did not count
@@ -209,6 +208,21 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
     policy.learner.own_state.saved_config = checkpoint.get("hyper_parameters", {}).get("cfg", {})
     policy.learner.own_state.load(checkpoint.get("own_state"))
     policy.trained_in = _of_run({**checkpoint.get(ARGUMENTS, {}), SEED: checkpoint.get(SEED)})
+
+
+def _check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of an older version, which kept the statistics outside the policy.
+
+    Raises:
+        ValueError: If it has.
+    """
+    for state in checkpoint.values():
+        statistics = state.get("normalisers") if isinstance(state, Mapping) else None
+        if statistics:
+            raise ValueError(
+                "the checkpoint must hold the statistics of observations and rewards in the policy, got them in the "
+                f"state of its datamodule ({', '.join(statistics)}): it was written by an older version, train again"
+            )
 
 
 def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:
