@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_ding.policy.base.optimizers import settings_of
 from lightning_ding.policy.base.own_state import OwnState
+from lightning_ding.policy.base.spaces import check_network
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 from lightning_ding.utils.ranks import world_size
 
@@ -81,7 +82,8 @@ class RoundLearner:
             self.rewards.load_network_state(state)
 
     def note_start(self) -> None:
-        """Take note of what the code has made, before the state of a checkpoint replaces it."""
+        """Check the network, and take note of what the code has made, before the state of a checkpoint replaces it."""
+        check_network(self._policy)
         self.own_state.begin()
         self._policy.updater.settings = list(map(settings_of, self._policy.trainer.optimizers))
 
