@@ -15,11 +15,10 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from lightning_ding.callbacks import Limits, Watchdog, default_callbacks
-from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
-from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
+from lightning_ding.datamodules.trainer_setup import Stream, check_loading, set_up_trainer
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, is_batch, names_of
 from lightning_ding.envs.vector import (
     MODES,

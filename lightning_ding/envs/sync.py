@@ -17,14 +17,13 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.envs.answers import (
-    PLAIN,
+    INDICES,
     InvalidAnswerError,
     add_note,
     call_method,
     does_not_fit,
-    has_indices,
+    layout_of,
     name_of,
-    named_error,
     observation_check,
     place_of,
     reset_values,
@@ -68,8 +67,9 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         self._position: Any = [0, IDLE]  # the current env, and what it does
         self._memory: Any = None  # arrays in which observations are joined; None for new ones in each step
         self._check = observation_check(self.single_observation_space)
-        self._has_indices = has_indices(self.single_observation_space)
-        self._is_joined = _is_joined(self.single_observation_space)
+        layout = layout_of(self.single_observation_space)
+        self._is_joined = layout is not None
+        self._has_indices = layout is not None and any(isinstance(leaf, INDICES) for leaf in layout.leaves)
         self._converts = False  # whether observations may be of another type than their space
         self._reset_options: dict[str, Any] = {}  # of all resets
 
@@ -193,6 +193,8 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Raise the exception of the current env, or one that names the env."""
+        from lightning_ding.envs.faults import named_error
+
         number, place = self._position[0], self._place()
         self._position[1] = IDLE
         named = named_error(error, self.envs[number], number, place)
@@ -231,12 +233,6 @@ def _convert(items: Sequence[Any], out: NDArray[Any]) -> NDArray[Any]:
         raise ValueError(f"observations must fit into {out.dtype} and have the shape {out.shape}, got {given}")
     np.copyto(out, given, casting="same_kind")
     return out
-
-
-def _is_joined(space: spaces.Space[Any]) -> bool:
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return all(map(_is_joined, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
-    return isinstance(space, PLAIN)
 
 
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:

@@ -169,7 +169,8 @@ class ProcessSupervisor:
             if process.is_alive:
                 process.lost = process.lost if len(ids) < len(process.env_ids) else None
                 mask = np.isin(process.env_ids, ids)
-                process.ask("reset()", ("reset", seeds[process.rows], {**(options or {}), "reset_mask": mask}))
+                sent = options if mask.all() else {**(options or {}), "reset_mask": mask}  # {} stays {}
+                process.ask("reset()", ("reset", seeds[process.rows], sent))
         return self._processes.gather(asked, self._limits, self._give_up_on)
 
     def _raise(self, failed: Sequence[EnvProcess], reason: str | None = None) -> None:

@@ -24,11 +24,10 @@ from lightning_ding.model import create_model
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.attributes import AttributesAndModes
 from lightning_ding.policy.base.config import CHANGED_BY, PolicyConfig, to_save
-from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
-from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
+from lightning_ding.policy.base.spaces import ActionStart, MissingNetwork, missing_shapes, network_section, no_network
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.foreign import POLICY_NAMES, foreign
@@ -398,7 +397,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def on_fit_start(self) -> None:
         """Check the network, and note the settings of the optimizers before those of a checkpoint (Lightning hook)."""
-        check_network(self)
         self.learner.note_start()
 
     def on_train_start(self) -> None:

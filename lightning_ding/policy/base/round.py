@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from lightning_ding.policy.base.optimizers import settings_of
 from lightning_ding.policy.base.own_state import OwnState
+from lightning_ding.policy.base.spaces import check_network
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 from lightning_ding.utils.ranks import world_size
 
@@ -80,9 +82,10 @@ class RoundLearner:
             self.rewards.load_network_state(state)
 
     def note_start(self) -> None:
-        """Take note of what the code has made, before the state of a checkpoint replaces it."""
+        """Check the network, and take note of what the code has made, before the state of a checkpoint replaces it."""
+        check_network(self._policy)
         self.own_state.begin()
-        self._policy.updater.note_settings(self._policy.trainer)
+        self._policy.updater.settings = list(map(settings_of, self._policy.trainer.optimizers))
 
     def begin_fit(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values.

@@ -37,7 +37,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
-from lightning_ding.policy.base.given_network import no_network
+from lightning_ding.policy.base.spaces import no_network
 from lightning_ding.utils.private_api import checkpoint_option, starts_processes
 from lightning_ding.utils.protocols import HasSpaces, run_data
 

@@ -27,7 +27,6 @@ from lightning_ding.policy.base.optimizers import (
     Settings,
     check_optimizers,
     read_configuration,
-    settings_of,
     warn_of_epochs_without_trainer,
 )
 from lightning_ding.policy.base.trainer import (
@@ -203,10 +202,6 @@ class Updater:
     def made(self) -> tuple[list[Optimizer], list[LRScheduler]]:
         """The optimizers and schedulers that ``_init_learn`` made."""
         return self._made or (self.optimizers, self.schedulers)
-
-    def note_settings(self, trainer: Trainer) -> None:
-        """Take note of the settings of the Trainer's optimizers, before those of a checkpoint replace them."""
-        self.settings = list(map(settings_of, trainer.optimizers))
 
     def begin_fit(self, trainer: Trainer) -> None:
         """Take over the Trainer's optimizers, and find out whether its hooks of an update are used."""

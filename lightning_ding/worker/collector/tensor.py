@@ -53,10 +53,12 @@ class TensorCollector(EpisodeStatistics):
         """Start new episodes in all envs."""
         obs = self._env.reset()
         device, num_envs = self._env.device, self._env.num_envs
-        if device.type != torch.device(self._policy.device).type:
+        own = torch.device(self._policy.device)
+        is_other = own.index is not None and device.index is not None and own.index != device.index
+        if device.type != own.type or is_other:
             raise ValueError(
                 'the envs of mode="tensor" must be on the device of the policy, '
-                f"{self._policy.device}, got {device}: choose it with the accelerator of the Trainer, or with the "
+                f"{own}, got {device}: choose it with the accelerator of the Trainer, or with the "
                 "device in env_kwargs"
             )
         self._obs = obs

@@ -60,12 +60,37 @@ def assert_same(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+class OptionsEnv(CountingEnv):
+    """Its info has the options of its reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, _ = super().reset(seed=seed)
+        return obs, {"options": repr(options)}
+
+
 def actions_of(env: Any, steps: int) -> list[Any]:
     env.action_space.seed(3)
     return [env.action_space.sample() for _ in range(steps)]
 
 
 # ------------------------------------------------------------------ the same as in one process
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_options_of_a_reset_reach_each_env_as_they_are_given(make: Make, together: int) -> None:
+    made = [OptionsEnv] * 2
+    parallel, lean = (
+        make(made, AutoresetMode.DISABLED, num_workers=together),
+        _SyncVectorEnv(made, AutoresetMode.DISABLED),
+    )
+    mask = np.array([True, False])
+    for given in (None, {}, {"total": 2}):
+        wanted = [repr(given)] * 2
+        assert [env.reset(options=given)[1]["options"].tolist() for env in (parallel, lean, SyncVectorEnv(made))] == [
+            wanted
+        ] * 3
+        masked = [env.reset(options={**(given or {}), "reset_mask": mask})[1]["options"][0] for env in (parallel, lean)]
+        assert masked == [repr(given or None)] * 2
 
 
 @each_mode
