@@ -67,6 +67,9 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         self._first_id = 0  # number of the first env in infos
         self._position: Any = [0, IDLE]  # the current env, and what it does
         self._memory: Any = None  # arrays in which observations are joined; None for new ones in each step
+        single = self.single_observation_space
+        self._box = single.shape if type(single) is spaces.Box and single.shape else None  # observations are joined at once
+        self._has_plain_actions = isinstance(self.action_space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary))
         self._check = observation_check(self.single_observation_space)
         self._has_indices = has_indices(self.single_observation_space)
         self._is_joined = _is_joined(self.single_observation_space)
@@ -109,7 +112,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         """Step every env; return observations, rewards, ends by termination and by truncation, and the info."""
         if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
             return super().step(actions)  # which refuses to step an env that has to be reset
-        return self.step_each(iterate(self.action_space, actions))
+        return self.step_each(iter(actions) if self._has_plain_actions else iterate(self.action_space, actions))
 
     def step_each(self, actions: Iterable[Any]) -> Any:
         """Step every env with its action; the result is that of :meth:`step`."""
@@ -166,14 +169,15 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
                 return deepcopy(self._observations)
             new: Any = self._memory
             if new is None:
-                new = create_empty_array(space, self.num_envs, fn=np.empty)
+                shape, empty = self._box, create_empty_array
+                new = empty(space, self.num_envs, fn=np.empty) if shape is None else np.empty((self.num_envs, *shape), space.dtype)
             if self._has_indices:
                 self._check_all()
             if self._converts:
                 return _stacked(space, items, new, _convert)
-            if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
+            if self._box is not None and {len(one) for one in items} == {self._box[0]}:  # type: ignore[arg-type]
                 parts: Any = items
-                np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
+                np.concatenate(parts, out=new.reshape(-1, *self._box[1:]), casting="safe")
                 return new
             return _stacked(space, items, new, _stack)
         except (KeyError, IndexError, TypeError, ValueError):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
 from torch.autograd import Variable
@@ -31,6 +32,8 @@ __all__ = [
 
 LOGGER_CONNECTOR = "_logger_connector"
 """Attribute of a Trainer through which Lightning's monitors log; if it is renamed, they log over rounds."""
+TRAINER = "_trainer"
+"""Attribute of a module that holds its Trainer; ``module.trainer`` raises where it is None. Without it, updates fail."""
 INSTANTIATOR = "_instantiator"
 """Key of a checkpoint's hyper-parameters that names a function to call; if it is renamed, none is called here."""
 only_on_class = _restricted_classmethod
@@ -63,6 +66,34 @@ def observe_checkpoint(trainer: Trainer, note: Callable[[str | None], None]) -> 
 
     if choose is not None:
         connector._select_ckpt_path = chosen
+
+
+class QuickModule(LightningModule):
+    """A LightningModule that takes Lightning less time in each round, where the result is the same.
+
+    Lightning notes the hook that it calls in ``_current_fx_name``, 20 times in a round, and torch looks at each
+    attribute that is set. It also asks for three hooks before it moves a batch to the device where the batch is
+    already. If one of the private names is missing, that takes its usual time again: W1 takes 5 % longer, compiled.
+    """
+
+    keeps_batches = False
+    """Whether a fit's batches stay as they are: on a CPU, and if nobody overrides a hook of their transfer."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        if self.keeps_batches and self._trainer.state.fn is TrainerFn.FITTING:  # type: ignore[union-attr]
+            return batch
+        return super()._on_before_batch_transfer(batch, dataloader_idx)
+
+    def _apply_batch_transfer_handler(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+        if self.keeps_batches and self._trainer.state.fn is TrainerFn.FITTING:  # type: ignore[union-attr]
+            return batch
+        return super()._apply_batch_transfer_handler(batch, device, dataloader_idx)
 
 
 # ---------------------------------------------------------------------- optimizers and gradients
@@ -270,4 +301,4 @@ def _compile(graph: torch.fx.GraphModule, fakes: list[Any]) -> Callable[[list[Te
     is_on_cpu = all(fake.device.type == "cpu" for fake in fakes)
     with config.patch(CPU_OPTIONS if is_on_cpu else {}), torch.no_grad():
         code: Any = compile_fx_inner(graph, fakes, cpp_wrapper=is_on_cpu, is_inference=True)
-    return code  # type: ignore[no-any-return]
+    return getattr(code, "current_callable", code) if is_on_cpu else code  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ Shapes: B batch (transitions when learning, envs when acting), U minibatches of 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 import numpy as np
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -33,7 +34,7 @@ from lightning_ding.policy.base.trainer import build_for_trainer, check_callback
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.foreign import POLICY_NAMES, foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
-from lightning_ding.utils.private_api import only_on_class
+from lightning_ding.utils.private_api import QuickModule, only_on_class
 from lightning_ding.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
-class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
+class Policy(QuickModule, AttributesAndModes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
@@ -283,6 +284,8 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
                 batch.update_priority(minibatch, priority)  # type: ignore[union-attr]
         self.learner.end_round(batch, report, batch_idx)
         return report
+
+    training_step.__signature__ = inspect.signature(training_step)  # type: ignore[attr-defined]  # Lightning asks for it in each round
 
     def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
         """Make one update from a minibatch, rollout or list of transitions, raw or as ``learner.seen`` returned it."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.own_state import OwnState
+from lightning_ding.policy.base.trainer import can_keep_batches
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 from lightning_ding.utils.ranks import world_size
 
@@ -96,6 +97,7 @@ class RoundLearner:
             from lightning_ding.policy.base.ddp import WeightComparison
 
             self._comparison = WeightComparison()
+        policy.keeps_batches = can_keep_batches(trainer, policy)
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
             self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since
