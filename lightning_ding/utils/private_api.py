@@ -10,7 +10,9 @@ without it, as a share of the time with it (``benchmarks/workload.py``, runs in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -197,6 +199,38 @@ def tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     Compiled code finds the present tensors there. ``getattr`` finds them too, and takes ten times as long.
     """
     return module._parameters, module._buffers
+
+
+class _Tensors:
+    """The parameters and the buffers of a module, and what tells whether they are still the same.
+
+    Args:
+        module: The module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.found = list(module.parameters()), list(module.buffers())
+        self._dicts: list[dict[str, Any]] = [getattr(one, name) for one in module.modules() for name in MODULE_DICTS]
+        self._parts = list(chain.from_iterable(map(dict.values, self._dicts)))  # kept, so that their ids stay theirs
+        self._ids = list(map(id, self._parts))
+
+    def are_current(self) -> bool:
+        """Return whether no tensor and no submodule was added, replaced or removed since."""
+        return list(map(id, chain.from_iterable(map(dict.values, self._dicts)))) == self._ids
+
+
+_TENSORS: WeakKeyDictionary[nn.Module, _Tensors] = WeakKeyDictionary()
+
+
+def tensors_of(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters and the buffers of a module, as ``parameters()`` and ``buffers()`` give them.
+
+    These two walk through all submodules and call 10 functions for each; with them, W3 takes 2 % longer.
+    """
+    known = _TENSORS.get(module)
+    if known is None or not known.are_current():
+        known = _TENSORS[module] = _Tensors(module)
+    return known.found  # type: ignore[return-value]
 
 
 # ---------------------------------------------------------------------- machine code for a function of tensors
