@@ -68,7 +68,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         self._position: Any = [0, IDLE]  # the current env, and what it does
         self._memory: Any = None  # arrays in which observations are joined; None for new ones in each step
         single = self.single_observation_space
-        self._box = single.shape if type(single) is spaces.Box and single.shape else None  # observations are joined at once
+        self._box = (single.shape or None) if isinstance(single, spaces.Box) else None  # shape of observations to join
         self._has_plain_actions = isinstance(self.action_space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary))
         self._check = observation_check(self.single_observation_space)
         self._has_indices = has_indices(self.single_observation_space)
@@ -162,22 +162,24 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
 
         Observations of another type are only converted once ``_converts`` is set.
         """
-        space, items = self.single_observation_space, self._env_obs
+        space, items, box = self.single_observation_space, self._env_obs, self._box
         try:
             if not self._is_joined:
                 self._observations = concatenate(space, items, self._observations)
                 return deepcopy(self._observations)
             new: Any = self._memory
             if new is None:
-                shape, empty = self._box, create_empty_array
-                new = empty(space, self.num_envs, fn=np.empty) if shape is None else np.empty((self.num_envs, *shape), space.dtype)
+                if box is None:
+                    new = create_empty_array(space, self.num_envs, fn=np.empty)
+                else:
+                    new = np.empty((self.num_envs, *box), space.dtype)
             if self._has_indices:
                 self._check_all()
             if self._converts:
                 return _stacked(space, items, new, _convert)
-            if self._box is not None and {len(one) for one in items} == {self._box[0]}:  # type: ignore[arg-type]
+            if box is not None and {len(one) for one in items} == {box[0]}:  # type: ignore[arg-type]
                 parts: Any = items
-                np.concatenate(parts, out=new.reshape(-1, *self._box[1:]), casting="safe")
+                np.concatenate(parts, out=new.reshape(-1, *box[1:]), casting="safe")
                 return new
             return _stacked(space, items, new, _stack)
         except (KeyError, IndexError, TypeError, ValueError):

@@ -285,7 +285,7 @@ class Policy(QuickModule, AttributesAndModes, Generic[ConfigT]):
         self.learner.end_round(batch, report, batch_idx)
         return report
 
-    training_step.__signature__ = inspect.signature(training_step)  # type: ignore[attr-defined]  # Lightning asks for it in each round
+    cast(Any, training_step).__signature__ = inspect.signature(training_step)  # Lightning asks for it in each round
 
     def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
         """Make one update from a minibatch, rollout or list of transitions, raw or as ``learner.seen`` returned it."""
