@@ -88,7 +88,7 @@ class QuickModule(LightningModule):
             super().__setattr__(name, value)
 
     def _call_batch_hook(self, hook_name: str, *args: Any) -> Any:
-        if self.keeps_batches and self._trainer.state.fn is TrainerFn.FITTING:  # type: ignore[union-attr]
+        if self.keeps_batches and self._trainer is not None and self._trainer.state.fn is TrainerFn.FITTING:
             return args[0]
         return super()._call_batch_hook(hook_name, *args)
 
