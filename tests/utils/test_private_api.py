@@ -191,8 +191,8 @@ def test_hooks_of_the_transfer_of_batches_are_called(
     policy, data = policy_class(small), data_class("CartPole-v1", num_envs=2, max_train_iter=4)
     plain = DQNPolicy(small)
     make_trainer(limit_val_batches=0).fit(policy, data)
-    assert not policy.keeps_batches
+    assert not policy.learner.keeps_batches
     assert policy.progress.train_iter == 4
     assert max(getattr(policy, "moved", 0), getattr(data, "moved", 0)) == 4 // policy.update_per_collect
     make_trainer(limit_val_batches=0).fit(plain, ReplayDataModule("CartPole-v1", num_envs=2, max_train_iter=4))
-    assert plain.keeps_batches
+    assert plain.learner.keeps_batches

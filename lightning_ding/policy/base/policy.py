@@ -6,7 +6,6 @@ Shapes: B batch (transitions when learning, envs when acting), U minibatches of 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 import numpy as np
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -34,7 +33,7 @@ from lightning_ding.policy.base.trainer import build_for_trainer, check_callback
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.foreign import POLICY_NAMES, foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
-from lightning_ding.utils.private_api import QuickModule, only_on_class
+from lightning_ding.utils.private_api import call_batch_hook, only_on_class, set_attribute
 from lightning_ding.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
-class Policy(QuickModule, AttributesAndModes, Generic[ConfigT]):
+class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
@@ -76,6 +75,7 @@ class Policy(QuickModule, AttributesAndModes, Generic[ConfigT]):
     learn_function, collect_function, eval_function, command_function = LearnMode, CollectMode, EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
+    __setattr__, _call_batch_hook = set_attribute, call_batch_hook
 
     def __init__(
         self, cfg: ConfigLike[ConfigT] = None, model: nn.Module | None = None, enable_field: Sequence[str] | None = None
@@ -96,8 +96,7 @@ class Policy(QuickModule, AttributesAndModes, Generic[ConfigT]):
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
-        self.learner = RoundLearner(self)
-        self.action_start = ActionStart()
+        self.learner, self.action_start = RoundLearner(self), ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
         self._is_built = self._hands_over = self.has_loaded_weights = False  # weights without their counters
         self.save_hyperparameters({"cfg": to_save(self)})
@@ -284,8 +283,6 @@ class Policy(QuickModule, AttributesAndModes, Generic[ConfigT]):
                 batch.update_priority(minibatch, priority)  # type: ignore[union-attr]
         self.learner.end_round(batch, report, batch_idx)
         return report
-
-    cast(Any, training_step).__signature__ = inspect.signature(training_step)  # Lightning asks for it in each round
 
     def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
         """Make one update from a minibatch, rollout or list of transitions, raw or as ``learner.seen`` returned it."""

@@ -14,6 +14,7 @@ counters as well.
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -73,6 +74,9 @@ def prepare_trainer(trainer: Trainer) -> list[Callback]:
         trainer.fit_loop.epoch_loop.max_steps = -1  # it counts rounds, each of which makes several steps
     if type(connected.profiler) is PassThroughProfiler:
         connected.profiler = SilentProfiler()
+    step: Any = type(trainer.lightning_module).training_step
+    if inspect.isfunction(step):
+        step.__signature__ = inspect.signature(step)  # type: ignore[attr-defined]  # Lightning reads it in each round
     return run_data(trainer).default_callbacks(trainer)
 
 
