@@ -66,6 +66,9 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         self._first_id = 0  # number of the first env in infos
         self._position: Any = [0, IDLE]  # the current env, and what it does
         self._memory: Any = None  # arrays in which observations are joined; None for new ones in each step
+        single = self.single_observation_space
+        self._box = (single.shape or None) if isinstance(single, spaces.Box) else None  # shape of observations to join
+        self._has_plain_actions = isinstance(self.action_space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary))
         self._check = observation_check(self.single_observation_space)
         layout = layout_of(self.single_observation_space)
         self._is_joined = layout is not None
@@ -109,7 +112,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         """Step every env; return observations, rewards, ends by termination and by truncation, and the info."""
         if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
             return super().step(actions)  # which refuses to step an env that has to be reset
-        return self.step_each(iterate(self.action_space, actions))
+        return self.step_each(iter(actions) if self._has_plain_actions else iterate(self.action_space, actions))
 
     def step_each(self, actions: Iterable[Any]) -> Any:
         """Step every env with its action; the result is that of :meth:`step`."""
@@ -159,21 +162,24 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
 
         Observations of another type are only converted once ``_converts`` is set.
         """
-        space, items = self.single_observation_space, self._env_obs
+        space, items, box = self.single_observation_space, self._env_obs, self._box
         try:
             if not self._is_joined:
                 self._observations = concatenate(space, items, self._observations)
                 return deepcopy(self._observations)
             new: Any = self._memory
             if new is None:
-                new = create_empty_array(space, self.num_envs, fn=np.empty)
+                if box is None:
+                    new = create_empty_array(space, self.num_envs, fn=np.empty)
+                else:
+                    new = np.empty((self.num_envs, *box), space.dtype)
             if self._has_indices:
                 self._check_all()
             if self._converts:
                 return _stacked(space, items, new, _convert)
-            if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
+            if box is not None and {len(one) for one in items} == {box[0]}:  # type: ignore[arg-type]
                 parts: Any = items
-                np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
+                np.concatenate(parts, out=new.reshape(-1, *box[1:]), casting="safe")
                 return new
             return _stacked(space, items, new, _stack)
         except (KeyError, IndexError, TypeError, ValueError):

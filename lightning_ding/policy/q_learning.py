@@ -203,7 +203,6 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             target = self.target_outputs(batch)
         return self.loss({**batch, "target": target})
 
-    @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add what is constant in the round; :meth:`prepare` adds the rest to each minibatch when its turn comes."""
         data = self._with_discount(data)
@@ -211,7 +210,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         changes = self._target_update.changes_within(self.progress.train_iter, num_updates)
         if changes or self._is_joint(()) or num_updates * batch_size > LARGEST_FORWARD:
             return data
-        with self._target_in_eval_mode:
+        with torch.no_grad(), self._target_in_eval_mode:
             outputs = self.target_outputs(nested.apply(lambda x: x.flatten(0, 1), data))
         return {**data, "target": nested.apply(lambda x: x.unflatten(0, (num_updates, batch_size)), outputs)}
 

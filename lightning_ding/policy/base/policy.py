@@ -32,7 +32,7 @@ from lightning_ding.policy.base.trainer import build_for_trainer, check_callback
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.foreign import POLICY_NAMES, foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
-from lightning_ding.utils.private_api import only_on_class
+from lightning_ding.utils.private_api import call_batch_hook, only_on_class, set_attribute
 from lightning_ding.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     learn_function, collect_function, eval_function, command_function = LearnMode, CollectMode, EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
+    __setattr__, _call_batch_hook = set_attribute, call_batch_hook
 
     def __init__(
         self, cfg: ConfigLike[ConfigT] = None, model: nn.Module | None = None, enable_field: Sequence[str] | None = None
@@ -94,8 +95,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
-        self.learner = RoundLearner(self)
-        self.action_start = ActionStart()
+        self.learner, self.action_start = RoundLearner(self), ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
         self._is_built = self._hands_over = self.has_loaded_weights = False  # weights without their counters
         self.save_hyperparameters({"cfg": to_save(self)})

@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_ding.policy.base.optimizers import settings_of
 from lightning_ding.policy.base.own_state import OwnState
 from lightning_ding.policy.base.spaces import check_network
+from lightning_ding.policy.base.trainer import can_keep_batches
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 from lightning_ding.utils.ranks import world_size
 
@@ -58,6 +59,8 @@ class RoundLearner:
             self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
+        self.keeps_batches = False
+        """Whether the hooks of the transfer of batches have no effect in the fit."""
         self._policy, self._has_warned = policy, False
         self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
@@ -99,6 +102,7 @@ class RoundLearner:
             from lightning_ding.policy.base.ddp import WeightComparison
 
             self._comparison = WeightComparison()
+        self.keeps_batches = can_keep_batches(trainer, policy)
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
             self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since

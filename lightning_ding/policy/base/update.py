@@ -31,12 +31,11 @@ from lightning_ding.policy.base.optimizers import (
 )
 from lightning_ding.policy.base.trainer import (
     announce_zero_grad,
-    attached_trainer,
     can_skip_hooks,
     count_optimizer_step,
 )
 from lightning_ding.policy.base.vitals import RoundNotes
-from lightning_ding.utils.private_api import backward
+from lightning_ding.utils.private_api import TRAINER, backward
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.utils.schedules import ScheduledValues
@@ -87,7 +86,7 @@ class Updater:
             self._compiler = Compiler(policy)
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
-        self._has_reducer = False  # in the current fit
+        self._num_ranks, self._has_reducer = 1, False  # in the current fit
         self._steppers: dict[Optimizer, FusedAdam] = {}
 
     def minimise(self, loss: LossFunction, batch: Any, index: int = 0, clip: GradClip | None = None) -> dict[str, Any]:
@@ -109,9 +108,9 @@ class Updater:
         made: Differentiated | None = None
         if self._compiler is not None:
             self.take_optimizers()
-            groups, is_direct = self.optimizers[index].param_groups, self.fitting_trainer() is None
+            groups, is_direct = self.optimizers[index].param_groups, self.steps_directly or not self.fitting_trainer()
             parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-            made = self._compiler.differentiate(loss, batch, parameters, is_direct or self.steps_directly)
+            made = self._compiler.differentiate(loss, batch, parameters, is_direct)
         if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
@@ -141,7 +140,7 @@ class Updater:
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         if norm is None:
             self._backward(loss, optimizer, parameters, trainer)
-        if world_size() > 1:
+        if (world_size() if trainer is None else self._num_ranks) > 1:
             from lightning_ding.policy.base.ddp import average_gradients
 
             loss, norm = average_gradients(parameters, loss), None
@@ -206,6 +205,7 @@ class Updater:
     def begin_fit(self, trainer: Trainer) -> None:
         """Take over the Trainer's optimizers, and find out whether its hooks of an update are used."""
         self._configured = None
+        self._num_ranks = world_size()
         self.take_optimizers()
         self.steps_directly = can_skip_hooks(trainer, self._policy)
         self._has_reducer = isinstance(trainer.strategy, ParallelStrategy)
@@ -245,7 +245,7 @@ class Updater:
 
     def fitting_trainer(self) -> Trainer | None:
         """Return the Trainer of the current fit; None outside a fit."""
-        trainer = attached_trainer(self._policy)
+        trainer: Trainer | None = vars(self._policy).get(TRAINER)
         is_fitting = trainer is not None and trainer.state.stage is RunningStage.TRAINING
         return trainer if is_fitting else None
 
