@@ -183,9 +183,10 @@ class PQNPolicy(OnPolicyPolicy[PQNConfig]):
 
     def _best_value(self, obs: Any) -> Tensor:
         """Return the largest value of a legal action of each observation, shape (S,)."""
-        with self._in_eval_mode:
-            parts = nested.split(obs, LARGEST_FORWARD)
-            return torch.cat([self._values(part).amax(1) for part in parts])
+        return self._in_parts(self._largest_value, obs)
+
+    def _largest_value(self, obs: Any) -> Tensor:
+        return self._values(obs).amax(1)
 
     def loss(self, batch: PQNBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return half the mean squared error of the values of the actions taken, and the metrics to report.

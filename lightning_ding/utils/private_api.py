@@ -104,6 +104,11 @@ def backward(loss: Tensor, inputs: Sequence[Tensor]) -> None:
     ENGINE.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(inputs), True, accumulate_grad=True)
 
 
+def _copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
 def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
     """Set ``found``, a scalar, to 1 if a tensor contains a non-finite value, and return it.
 
@@ -115,6 +120,9 @@ def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
     UNSCALE(tensors, found, _ONE if found.device.type == "cpu" else torch.ones((), device=found.device))
     return found
 
+
+copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_", _copy_each)
+"""Copy the second tensors into the first ones; on a GPU in one launch, which no public function does."""
 
 # ---------------------------------------------------------------------- modules
 
@@ -177,6 +185,7 @@ def tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 Function = Callable[..., list[Any]]
 
+OPTIONS: dict[str, Any] = {"fallback_random": True}  # random numbers are those of eager code
 CPU_OPTIONS: dict[str, Any] = {
     "cpp_wrapper": True,  # kernels and matrix products are called from C++, and compiled in one file
     "cpp_cache_precompile_headers": False,  # it takes longer than compiling two functions without it
@@ -211,9 +220,10 @@ class Compiled:
         function: Takes tensors, and returns a list of tensors and None. It may read no other tensors.
         tensors: Example arguments; all later ones have their types, devices, shapes and strides.
         sized: Whether the leading axis of each argument may have another length; equal lengths stay equal.
+        fixed: How many of the first arguments stay in their memory from call to call, such as weights.
     """
 
-    def __init__(self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool]) -> None:
+    def __init__(self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool], fixed: int = 0) -> None:
         from torch._subclasses import FakeTensorMode  # importing the compiler takes a second
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -224,6 +234,10 @@ class Compiled:
             self.used = _drop_unused_inputs(graph)
             """Indices of the arguments that the function reads."""
             self._code = _compile(graph, [fakes[index] for index in self.used])
+        if all(tensors[index].device.type == "cuda" for index in self.used):
+            from lightning_ding.utils.cuda_graphs import CudaGraphs
+
+            self._code = CudaGraphs(self._code, [index < fixed for index in self.used])
 
     def __call__(self, tensors: list[Tensor]) -> Sequence[Any]:
         """Return what the function returns for the arguments with the indices ``used``; the list is emptied."""
@@ -241,13 +255,15 @@ def _fake(mode: Any, tensor: Tensor, is_sized: bool) -> Any:
 
 
 def _trace(function: Function, fakes: list[Any], has_sizes: bool) -> torch.fx.GraphModule:
+    from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     without_mutations = torch.func.functionalize(function, remove="mutations")
     mode: Any = "symbolic" if has_sizes else "real"  # the tensors are fake already
-    table = select_decomp_table() | APART
-    return make_fx(without_mutations, decomposition_table=table, tracing_mode=mode)(*fakes)
+    with config.patch(OPTIONS):
+        table = select_decomp_table() | APART
+        return make_fx(without_mutations, decomposition_table=table, tracing_mode=mode)(*fakes)
 
 
 def _drop_unused_inputs(graph: torch.fx.GraphModule) -> list[int]:
@@ -268,6 +284,6 @@ def _compile(graph: torch.fx.GraphModule, fakes: list[Any]) -> Callable[[list[Te
     output: Any = graph.graph.output_node()
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # otherwise strides could change
     is_on_cpu = all(fake.device.type == "cpu" for fake in fakes)
-    with config.patch(CPU_OPTIONS if is_on_cpu else {}), torch.no_grad():
+    with config.patch(OPTIONS | CPU_OPTIONS if is_on_cpu else OPTIONS), torch.no_grad():
         code: Any = compile_fx_inner(graph, fakes, cpp_wrapper=is_on_cpu, is_inference=True)
     return code  # type: ignore[no-any-return]

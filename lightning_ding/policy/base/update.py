@@ -81,11 +81,12 @@ class Updater:
         """Notes of the updates of an observed round; None in all other rounds."""
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
-        self._compiler: Compiler | None = None
+        self.compiler: Compiler | None = None
+        """What compiles losses, and with tensor envs acting; None without ``compile``."""
         if config.compile is True:
             from lightning_ding.policy.base.compile import Compiler
 
-            self._compiler = Compiler(policy)
+            self.compiler = Compiler(policy)
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
         self._has_reducer = False  # in the current fit
@@ -108,11 +109,11 @@ class Updater:
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
         made: Differentiated | None = None
-        if self._compiler is not None:
+        if self.compiler is not None:
             self.take_optimizers()
             groups, is_direct = self.optimizers[index].param_groups, self.fitting_trainer() is None
             parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-            made = self._compiler.differentiate(loss, batch, parameters, is_direct or self.steps_directly)
+            made = self.compiler.differentiate(loss, batch, parameters, is_direct or self.steps_directly)
         if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
@@ -192,12 +193,12 @@ class Updater:
     @property
     def compiles(self) -> bool:
         """Whether the losses of the update that is being made are compiled."""
-        return self._compiler is not None and self.guard.update is not None
+        return self.compiler is not None and self.guard.update is not None
 
     @property
     def compile_seconds(self) -> float:
         """Seconds that compiling updates has taken so far; 0 without ``compile``."""
-        return 0.0 if self._compiler is None else self._compiler.seconds
+        return 0.0 if self.compiler is None else self.compiler.seconds
 
     @property
     def made(self) -> tuple[list[Optimizer], list[LRScheduler]]:
@@ -217,7 +218,7 @@ class Updater:
         if self._compiles == "auto":
             from lightning_ding.policy.base.compile import automatic_compiler
 
-            self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
+            self.compiler = automatic_compiler(self._policy, self.compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
             from lightning_ding.policy.base.changed_settings import follow_settings
 
