@@ -54,7 +54,9 @@ class CompiledFunction:
     ) -> None:
         self._name, self._function, self._owned, self._sized = name, function, dict(owned or {}), sized
         self._codes: dict[Any, _Code] = {}
-        self._has_failed = False
+        self._times_forgotten = 0
+        self.has_failed = False
+        """Whether all calls are left to eager code."""
         self.seconds = 0.0
         """Time that compiling has taken so far."""
 
@@ -63,7 +65,7 @@ class CompiledFunction:
         form: list[Any] = []
         leaves = read(batch, form)
         lengths = tuple([leaf.shape[0] for leaf in leaves if leaf.ndim])
-        if self._has_failed or (self._sized and not has_one_length(lengths)):
+        if self.has_failed or (self._sized and not has_one_length(lengths)):
             return None
         first = next((owner[key] for owner, key in self._owned.values()), leaves[0])
         kind = first.dtype, first.device, torch.is_autocast_enabled(first.device.type)
@@ -78,8 +80,16 @@ class CompiledFunction:
         return pytree.tree_unflatten(list(made), code.result)
 
     def forget(self) -> None:
-        """Compile again at the next call, because a Python value that the function reads has changed."""
+        """Compile again at the next call, because a Python value that the function may read has changed."""
+        self._times_forgotten += bool(self._codes)
         self._codes.clear()
+        if self._times_forgotten > MOST_CODES and not self.has_failed:
+            self.give_up(f"a value that they may read has changed more than {MOST_CODES} times")
+
+    def give_up(self, reason: str) -> None:
+        """Leave all later calls to eager code, and say why."""
+        self.has_failed = True
+        logger.warning("compile=True, but %s run eagerly: %s", self._name, reason)
 
     def _compiled(self, key: Any, batch: Batch) -> _Code | None:
         begin = time.perf_counter()
@@ -89,9 +99,7 @@ class CompiledFunction:
                 raise RuntimeError(f"it was called with more than {MOST_CODES} forms of arguments")
             code = self._codes[key] = self._code_for(batch)
         except Exception as error:  # whatever the compiler stumbles over; an error of the function comes again
-            self._has_failed = True
-            reason = str(error).strip().splitlines()[:1]
-            logger.warning("%s runs eagerly, because %s: %s", self._name, type(error).__name__, *reason or [""])
+            self.give_up(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
             return None
         seconds = time.perf_counter() - begin
         rank_zero_info(f"compiled {self._name} in {seconds:.1f} s")

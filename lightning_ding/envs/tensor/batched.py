@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -113,21 +113,18 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
             Observations, rewards, terminated, truncated, and an info with ``final_obs``: the observations before envs
             were reset, leading axis N, and ``_final_obs``: where an episode ended, shape (N,).
         """
-        found: Any = None
-        if self._compiled is not None:
-            own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-            found = self._compiled({"own": own, "actions": actions, "uniform": self._uniform()})
-        found = self._stepped(actions, self._uniform) if found is None else found
+        code = self._compiled
+        found = self._stepped(actions) if code is None or code.has_failed else self._compiled_step(code, actions)
         self.state, self.elapsed, obs, reward, terminated, truncated, final_obs, ended = found
         return obs, reward, terminated, truncated, {"final_obs": final_obs, "_final_obs": ended}
 
-    def _stepped(self, actions: Tensor, uniform: Callable[[], Tensor]) -> tuple[Tensor, ...]:
+    def _stepped(self, actions: Tensor) -> tuple[Tensor, ...]:
         """Return the state and the elapsed steps after a step of all envs, and its results."""
         state, reward, terminated = self._advance(self.state, actions)
         elapsed = self.elapsed + 1
         truncated = elapsed >= self.max_episode_steps
         ended = terminated | truncated
-        later = torch.where(ended, self._first_state(uniform()), state)
+        later = torch.where(ended, self._new_states(), state)
         elapsed = elapsed.masked_fill_(ended, 0)
         return later, elapsed, self._observe(later), reward, terminated, truncated, self._observe(state), ended
 
@@ -146,13 +143,28 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         """
         from lightning_ding.utils.compiled import CompiledFunction
 
-        self._compiled = CompiledFunction(f"steps of {type(self).__name__}", functools.partial(_step_of, self))
-        return self._compiled
+        code = CompiledFunction(f"steps of {type(self).__name__}", functools.partial(_step_of, self))
+        if type(self)._new_states is not BatchedEnv._new_states:
+            code.give_up("it has its own _new_states")
+        self._compiled = code
+        return code
+
+    def _compiled_step(self, code: CompiledFunction, actions: Tensor) -> tuple[Tensor, ...]:
+        own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        uniform = self._uniform()
+        found: tuple[Tensor, ...] | None = code({"own": own, "actions": actions, "uniform": uniform})
+        if found is None:  # it cannot be compiled, and these random numbers are drawn
+            vars(self)["_uniform"] = lambda: uniform
+            found = self._stepped(actions)
+            del vars(self)["_uniform"]
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; compiled code has those that are no tensors as constants."""
+        code, old = vars(self).get("_compiled"), vars(self).get(name)
         super().__setattr__(name, value)
-        if not isinstance(value, Tensor) and name != "_compiled" and (code := vars(self).get("_compiled")) is not None:
+        is_same = value is old or (isinstance(value, (int, float, str)) and type(value) is type(old) and value == old)
+        if code is not None and name != "_compiled" and not isinstance(value, Tensor) and not is_same:
             code.forget()
 
     # ------------------------------------------------------------------ state
@@ -174,9 +186,9 @@ def _step_of(env: BatchedEnv, batch: dict[str, Any], given: dict[str, Tensor]) -
         RuntimeError: If the step sets an attribute, which compiled code would not do.
     """
     shadow = copy.copy(env)
-    vars(shadow).update(batch["own"])
+    vars(shadow).update(batch["own"], _uniform=lambda: batch["uniform"])
     before = dict(vars(shadow))
-    found = shadow._stepped(batch["actions"], lambda: batch["uniform"])
+    found = shadow._stepped(batch["actions"])
     changed = [name for name, value in vars(shadow).items() if value is not before.get(name)]
     if changed:
         raise RuntimeError(f"a step sets {', '.join(changed)}")

@@ -115,7 +115,7 @@ class Compiler:
         if function is None:
             caller = _Caller(self._module, functools.partial(_with_settings, method))
             run = functools.partial(_call_with, caller)
-            name, owned = f"{type(self._module).__name__}.{key.__name__}", dict(_owned_tensors(caller))
+            name, owned = f"calls of {key.__qualname__}", dict(_owned_tensors(caller))
             function = self.functions[key] = CompiledFunction(name, run, owned, sized)
         found = function({"obs": obs, "settings": settings})
         return method(obs, **settings) if found is None else found
