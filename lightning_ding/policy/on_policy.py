@@ -116,6 +116,7 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     on_policy: ClassVar[bool] = True
     compiles_acting: ClassVar[bool] = True
+    """Whether ``_forward_collect`` is a function of tensors that changes nothing."""
     loss_columns: ClassVar[tuple[str, ...]] = ()
     """Usual columns of a transition that ``loss`` reads in addition, such as "next_obs"; those that a subclass adds to
     a transition are always there."""

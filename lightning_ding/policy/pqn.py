@@ -29,7 +29,7 @@ from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
-from lightning_ding.policy.on_policy import LARGEST_FORWARD, OnPolicyPolicy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.on_policy_options import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
 from lightning_ding.policy.q_learning import QLearningModelConfig
 from lightning_ding.registry import POLICY_REGISTRY

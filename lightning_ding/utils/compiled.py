@@ -14,13 +14,36 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_ding.utils.private_api import Compiled, pytree
+from lightning_ding.utils.private_api import Function, compiled, pytree
 
 logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 Place = tuple[dict[str, Any], str]  # a dict and the key of a tensor in it
 MOST_CODES = 8  # compiled for one function; each takes seconds
+
+
+class Compiled:
+    """A compiled function of tensors; on a CUDA device, its calls are CUDA graphs.
+
+    Args:
+        function: Takes tensors, and returns a list of tensors and None. It may read no other tensors.
+        tensors: Example arguments; all later ones have their types, devices, shapes and strides.
+        sized: Whether the leading axis of each argument may have another length; equal lengths stay equal.
+        fixed: How many of the first arguments stay in their memory from call to call, such as weights.
+    """
+
+    def __init__(self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool], fixed: int) -> None:
+        self.used, self._code = compiled(function, tensors, sized)
+        """Indices of the arguments that the function reads."""
+        if self.used and all(tensors[index].device.type == "cuda" for index in self.used):
+            from lightning_ding.utils.cuda_graphs import CudaGraphs
+
+            self._code = CudaGraphs(self._code, [index < fixed for index in self.used])
+
+    def __call__(self, tensors: list[Tensor]) -> Sequence[Any]:
+        """Return what the function returns for the arguments with the indices ``used``; the list is emptied."""
+        return self._code(tensors)
 
 
 class _Code(NamedTuple):

@@ -47,7 +47,7 @@ class CudaGraphs:
         if key not in self._graphs:
             return self._first_call(key, tensors)
         replay, arguments, results = self._graphs[key]
-        copy_all(arguments, [one for one, is_fixed in pairs if not is_fixed])
+        _copy(arguments, [one for one, is_fixed in pairs if not is_fixed])
         tensors.clear()
         replay()
         return _copied(results)
@@ -106,12 +106,24 @@ def _set_random(states: Sequence[Tensor]) -> None:
 def _copied(results: Sequence[Any]) -> list[Any]:
     found = [torch.empty_like(one) if isinstance(one, Tensor) else one for one in results]
     tensors = [(new, one) for new, one in zip(found, results, strict=True) if isinstance(one, Tensor)]
-    copy_all([new for new, _ in tensors], [one for _, one in tensors])
+    _copy([new for new, _ in tensors], [one for _, one in tensors])
     return found
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    if copy_all is not None and targets:
+        copy_all(targets, sources)
+    else:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
 
 
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether two results are equal, apart from the order of sums; the comparison waits for the device."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one is other
-    return torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True) if one.is_floating_point() else one.equal(other)
+    return (
+        torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+        if one.is_floating_point()
+        else one.equal(other)
+    )

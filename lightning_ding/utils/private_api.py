@@ -104,11 +104,6 @@ def backward(loss: Tensor, inputs: Sequence[Tensor]) -> None:
     ENGINE.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(inputs), True, accumulate_grad=True)
 
 
-def _copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
-
-
 def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
     """Set ``found``, a scalar, to 1 if a tensor contains a non-finite value, and return it.
 
@@ -121,8 +116,8 @@ def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
     return found
 
 
-copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_", _copy_each)
-"""Copy the second tensors into the first ones; on a GPU in one launch, which no public function does."""
+copy_all: Any = getattr(torch, "_foreach_copy_", None)
+"""Copies a list of tensors into another one in one launch on a GPU; if it is missing, they are copied one by one."""
 
 # ---------------------------------------------------------------------- modules
 
@@ -185,7 +180,7 @@ def tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 Function = Callable[..., list[Any]]
 
-OPTIONS: dict[str, Any] = {"fallback_random": True}  # random numbers are those of eager code
+OPTIONS = {"fallback_random": True}  # random numbers are those of eager code
 CPU_OPTIONS: dict[str, Any] = {
     "cpp_wrapper": True,  # kernels and matrix products are called from C++, and compiled in one file
     "cpp_cache_precompile_headers": False,  # it takes longer than compiling two functions without it
@@ -213,36 +208,19 @@ APART: dict[Any, Any] = {
 }
 
 
-class Compiled:
-    """A compiled function of tensors.
+def compiled(
+    function: Function, tensors: Sequence[Tensor], sized: Sequence[bool]
+) -> tuple[list[int], Callable[[list[Tensor]], Sequence[Any]]]:
+    """Return the indices of the arguments that a function reads, and compiled code, which takes these in a list."""
+    from torch._subclasses import FakeTensorMode  # importing the compiler takes a second
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    Args:
-        function: Takes tensors, and returns a list of tensors and None. It may read no other tensors.
-        tensors: Example arguments; all later ones have their types, devices, shapes and strides.
-        sized: Whether the leading axis of each argument may have another length; equal lengths stay equal.
-        fixed: How many of the first arguments stay in their memory from call to call, such as weights.
-    """
-
-    def __init__(self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool], fixed: int = 0) -> None:
-        from torch._subclasses import FakeTensorMode  # importing the compiler takes a second
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
-        fakes = [_fake(fake_mode, tensor, is_sized) for tensor, is_sized in zip(tensors, sized, strict=True)]
-        with fake_mode, torch._guards.tracing(torch._guards.TracingContext(fake_mode)):
-            graph = _trace(function, fakes, any(sized))
-            self.used = _drop_unused_inputs(graph)
-            """Indices of the arguments that the function reads."""
-            self._code = _compile(graph, [fakes[index] for index in self.used])
-        if all(tensors[index].device.type == "cuda" for index in self.used):
-            from lightning_ding.utils.cuda_graphs import CudaGraphs
-
-            self._code = CudaGraphs(self._code, [index < fixed for index in self.used])
-
-    def __call__(self, tensors: list[Tensor]) -> Sequence[Any]:
-        """Return what the function returns for the arguments with the indices ``used``; the list is emptied."""
-        made: Sequence[Any] = self._code(tensors)
-        return made
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [_fake(fake_mode, tensor, is_sized) for tensor, is_sized in zip(tensors, sized, strict=True)]
+    with fake_mode, torch._guards.tracing(torch._guards.TracingContext(fake_mode)):
+        graph = _trace(function, fakes, any(sized))
+        used = _drop_unused_inputs(graph)
+        return used, _compile(graph, [fakes[index] for index in used])
 
 
 def _fake(mode: Any, tensor: Tensor, is_sized: bool) -> Any:

@@ -58,6 +58,8 @@ class JaxEnv:
         ended = terminated | truncated
 
         def chosen(first: Any, later: Any) -> Any:
+            if later.shape[:1] != ended.shape:  # MuJoCo Playground has some that all envs share
+                return later
             return jnp.where(ended.reshape(-1, *[1] * (later.ndim - 1)), first, later)
 
         obs = self._jax.tree.map(chosen, first_obs, final)

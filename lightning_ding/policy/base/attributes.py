@@ -54,8 +54,6 @@ class AttributesAndModes(PolicyAttributes):
     has_dict_config: ClassVar[bool] = False
     supports_tensors: ClassVar[bool] = False
     """Whether it can act and learn with ``mode="tensor"`` of a datamodule."""
-    compiles_acting: ClassVar[bool] = False
-    """Whether ``_forward_collect`` is a function of tensors that changes nothing, which ``compile`` compiles then."""
     tensor_envs: int | None = None
     """Number of the tensor envs that it acts in; None with arrays, where random numbers come from ``rng``."""
 

@@ -23,6 +23,7 @@ from lightning_ding import nested
 from lightning_ding.utils.compiled import (
     MOST_CODES,
     Batch,
+    Compiled,
     CompiledFunction,
     Place,
     has_one_length,
@@ -31,7 +32,7 @@ from lightning_ding.utils.compiled import (
     read,
     structure_of,
 )
-from lightning_ding.utils.private_api import Compiled, pytree, tensor_dicts
+from lightning_ding.utils.private_api import pytree, tensor_dicts
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Compiler:
         policy: Any = self._module
         if self._acts is None:
             own = [name for name in ACTING if not _is_of_package(policy, name)]
-            self._acts = policy.compiles_acting and not own
+            self._acts = getattr(policy, "compiles_acting", False) and not own
             if own:
                 rank_zero_info(f"acting is not compiled, because {type(policy).__name__} has its own {', '.join(own)}")
         if not self._acts:
@@ -352,7 +353,9 @@ def _call_with(caller: _Caller, batch: Batch, given: dict[str, Tensor]) -> Any:
 def _is_of_package(policy: Any, name: str) -> bool:
     """Return whether a method of a policy, if it has one of this name, is this package's."""
     method = getattr(type(policy), name, None)
-    return name not in vars(policy) and (method is None or method.__module__.startswith(f"{__package__.split('.')[0]}."))
+    return name not in vars(policy) and (
+        method is None or method.__module__.startswith(f"{__package__.split('.')[0]}.")
+    )
 
 
 def _which_are_read(caller: _Caller, state: dict[str, Tensor], names: Sequence[str], batch: Batch) -> list[bool]:

@@ -82,7 +82,6 @@ class Updater:
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
         self.compiler: Compiler | None = None
-        """What compiles losses, and with tensor envs acting; None without ``compile``."""
         if config.compile is True:
             from lightning_ding.policy.base.compile import Compiler
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -146,7 +146,7 @@ class OfPlayground:
     """An env with the methods of MuJoCo Playground, which gives several observations."""
 
     action_size = 1
-    observation_size = {"state": (2,), "privileged_state": (5,)}
+    observation_size: ClassVar[dict[str, Any]] = {"state": (2,), "privileged_state": (5,)}
 
     def reset(self, key: Any) -> Any:
         import jax
@@ -180,4 +180,3 @@ def test_playground_shows_the_entry_state(monkeypatch: pytest.MonkeyPatch) -> No
     step = env.step(torch.ones(3, 1))
     torch.testing.assert_close(step.reward, obs[:, 0] + 1)
     assert env.step(torch.ones(3, 1)).truncated.all()
-
