@@ -173,7 +173,7 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     return env.reset(seed=seeds, options=options)[0]
 
 
-class TuplesAsDicts(VectorWrapper):  # type: ignore[type-arg]  # generic since gymnasium 1.4
+class TuplesAsDicts(VectorWrapper):  # without parameters, which it takes since gymnasium 1.4
     """Converts each Tuple in the observations to a dict with the keys "0", "1" and so on.
 
     Args:

@@ -131,7 +131,8 @@ class CompiledFunction:
 
     def _code_for(self, batch: Batch) -> _Code:
         state, paths = [owner[key].detach() for owner, key in self._owned.values()], list(paths_of(batch))
-        number, leaves, found = len(state), [leaf.contiguous() for leaf in read(batch, [])], [None, None]
+        number, leaves = len(state), [leaf.contiguous() for leaf in read(batch, [])]
+        found: list[Any] = [None, None]
 
         def flat(*tensors: Tensor) -> list[Any]:
             given = dict(zip(self._owned, tensors, strict=False))
@@ -139,7 +140,7 @@ class CompiledFunction:
             parts, found[0] = pytree.tree_flatten(result)
             is_flat = type(result) is dict and all(isinstance(value, Tensor) for value in result.values())
             found[1] = tuple(result) if is_flat else None
-            return parts  # type: ignore[no-any-return]
+            return parts
 
         sized = [False] * number + [self._sized] * len(leaves)
         with torch.no_grad():

@@ -104,7 +104,7 @@ def test_rollouts_equal_those_without_compiling(policy_class: Any, made: list[st
         policy = short(policy_class, compile=compiles)
         policy.seed(1)
         if policy.updater.compiler is not None:  # updates stay eager: their own tests compare them
-            policy.updater.compiler.differentiate = lambda *args: None  # type: ignore[method-assign]
+            policy.updater.compiler.differentiate = lambda *args: None
         found.append(rollouts(policy, env_kwargs={"max_episode_steps": 9}))
     for one, other in zip(*found, strict=True):
         for name in one:

@@ -141,7 +141,7 @@ class Compiler:
 
     def _act(self, obs: Any, **settings: Any) -> Any:
         policy: Any = self._module
-        given = {
+        given: dict[str, Any] = {
             name: value if isinstance(value, Tensor) else torch.full((), value, device=policy.device)
             for name, value in settings.items()
         }

@@ -98,7 +98,7 @@ def test_gymnax_makes_the_steps_of_the_torch_env() -> None:
         obs = step.obs
 
 
-TRAINED = {
+TRAINED: dict[str, dict[str, Any]] = {
     "gymnax:CartPole-v1": {"params": {"tau": 0.03}},
     "gymnax:Pendulum-v1": {},
     "brax:fast": {"episode_length": 6},
