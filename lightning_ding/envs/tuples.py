@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from lightning_ding.nested import as_dicts
 
 
-class TuplesAsDicts(VectorWrapper[Any, Any, Any, Any, Any]):
+class TuplesAsDicts(VectorWrapper):  # without parameters, which it takes since gymnasium 1.4
     """Converts each Tuple in the observations to a dict with the keys "0", "1" and so on.
 
     Args:

@@ -141,6 +141,9 @@ def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
     return found
 
 
+copy_all: Any = getattr(torch, "_foreach_copy_", None)
+"""Copies a list of tensors into another one in one launch on a GPU; if it is missing, they are copied one by one."""
+
 # ---------------------------------------------------------------------- modules
 
 MODULES = "_modules"
@@ -223,6 +226,7 @@ def tensors_of(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 Function = Callable[..., list[Any]]
 
+OPTIONS = {"fallback_random": True}  # random numbers are those of eager code
 CPU_OPTIONS: dict[str, Any] = {
     "cpp_wrapper": True,  # kernels and matrix products are called from C++, and compiled in one file
     "cpp_cache_precompile_headers": False,  # it takes longer than compiling two functions without it
@@ -250,31 +254,19 @@ APART: dict[Any, Any] = {
 }
 
 
-class Compiled:
-    """A compiled function of tensors.
+def compiled(
+    function: Function, tensors: Sequence[Tensor], sized: Sequence[bool]
+) -> tuple[list[int], Callable[[list[Tensor]], Sequence[Any]]]:
+    """Return the indices of the arguments that a function reads, and compiled code, which takes these in a list."""
+    from torch._subclasses import FakeTensorMode  # importing the compiler takes a second
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    Args:
-        function: Takes tensors, and returns a list of tensors and None. It may read no other tensors.
-        tensors: Example arguments; all later ones have their types, devices, shapes and strides.
-        sized: Whether the leading axis of each argument may have another length; equal lengths stay equal.
-    """
-
-    def __init__(self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool]) -> None:
-        from torch._subclasses import FakeTensorMode  # importing the compiler takes a second
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
-        fakes = [_fake(fake_mode, tensor, is_sized) for tensor, is_sized in zip(tensors, sized, strict=True)]
-        with fake_mode, torch._guards.tracing(torch._guards.TracingContext(fake_mode)):
-            graph = _trace(function, fakes, any(sized))
-            self.used = _drop_unused_inputs(graph)
-            """Indices of the arguments that the function reads."""
-            self._code = _compile(graph, [fakes[index] for index in self.used])
-
-    def __call__(self, tensors: list[Tensor]) -> Sequence[Any]:
-        """Return what the function returns for the arguments with the indices ``used``; the list is emptied."""
-        made: Sequence[Any] = self._code(tensors)
-        return made
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [_fake(fake_mode, tensor, is_sized) for tensor, is_sized in zip(tensors, sized, strict=True)]
+    with fake_mode, torch._guards.tracing(torch._guards.TracingContext(fake_mode)):
+        graph = _trace(function, fakes, any(sized))
+        used = _drop_unused_inputs(graph)
+        return used, _compile(graph, [fakes[index] for index in used])
 
 
 def _fake(mode: Any, tensor: Tensor, is_sized: bool) -> Any:
@@ -287,13 +279,15 @@ def _fake(mode: Any, tensor: Tensor, is_sized: bool) -> Any:
 
 
 def _trace(function: Function, fakes: list[Any], has_sizes: bool) -> torch.fx.GraphModule:
+    from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     without_mutations = torch.func.functionalize(function, remove="mutations")
     mode: Any = "symbolic" if has_sizes else "real"  # the tensors are fake already
-    table = select_decomp_table() | APART
-    return make_fx(without_mutations, decomposition_table=table, tracing_mode=mode)(*fakes)
+    with config.patch(OPTIONS):
+        table = select_decomp_table() | APART
+        return make_fx(without_mutations, decomposition_table=table, tracing_mode=mode)(*fakes)
 
 
 def _drop_unused_inputs(graph: torch.fx.GraphModule) -> list[int]:
@@ -314,6 +308,6 @@ def _compile(graph: torch.fx.GraphModule, fakes: list[Any]) -> Callable[[list[Te
     output: Any = graph.graph.output_node()
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # otherwise strides could change
     is_on_cpu = all(fake.device.type == "cpu" for fake in fakes)
-    with config.patch(CPU_OPTIONS if is_on_cpu else {}), torch.no_grad():
+    with config.patch(OPTIONS | CPU_OPTIONS if is_on_cpu else OPTIONS), torch.no_grad():
         code: Any = compile_fx_inner(graph, fakes, cpp_wrapper=is_on_cpu, is_inference=True)
     return getattr(code, "current_callable", code) if is_on_cpu else code  # type: ignore[no-any-return]

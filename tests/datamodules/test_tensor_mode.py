@@ -386,14 +386,23 @@ def test_what_cannot_work_is_refused_at_the_start(case: str) -> None:
 # ---------------------------------------------------------------------- exact resume
 
 
-def run_to(folder: Path, end: int, policy_class: Any = PPOPolicy, env: Any = "CartPole-v1", **kwargs: Any) -> Any:
+def run_to(
+    folder: Path,
+    end: int,
+    policy_class: Any = PPOPolicy,
+    env: Any = "CartPole-v1",
+    compile: Any = False,
+    accelerator: str = "cpu",
+    **kwargs: Any,
+) -> Any:
     """Train to an env step with checkpoints in a folder, resuming if ``ckpt_path`` is given; return the policy."""
     torch.manual_seed(0)
-    policy = short(policy_class)
+    policy = short(policy_class, compile=compile)
     datamodule = RolloutDataModule(
         env, num_envs=N, mode="tensor", seed=3, max_env_step=end, rounds_per_epoch=2, n_evaluator_episode=2
     )
-    one = trainer(enable_checkpointing=True, default_root_dir=folder, callbacks=[RunCheckpoint(folder)])
+    flags = {"enable_checkpointing": True, "accelerator": accelerator, "devices": 1}
+    one = trainer(default_root_dir=folder, callbacks=[RunCheckpoint(folder)], **flags)
     one.fit(policy, datamodule, **kwargs)
     return policy
 

@@ -79,11 +79,11 @@ class Updater:
         """Notes of the updates of an observed round; None in all other rounds."""
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
-        self._compiler: Compiler | None = None
+        self.compiler: Compiler | None = None
         if config.compile is True:
             from lightning_ding.policy.base.compile import Compiler
 
-            self._compiler = Compiler(policy)
+            self.compiler = Compiler(policy)
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
         self._num_ranks, self._has_reducer = 1, False  # in the current fit
@@ -106,11 +106,11 @@ class Updater:
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
         made: Differentiated | None = None
-        if self._compiler is not None:
+        if self.compiler is not None:
             self.take_optimizers()
             groups, is_direct = self.optimizers[index].param_groups, self.steps_directly or not self.fitting_trainer()
             parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-            made = self._compiler.differentiate(loss, batch, parameters, is_direct)
+            made = self.compiler.differentiate(loss, batch, parameters, is_direct)
         if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
@@ -190,12 +190,12 @@ class Updater:
     @property
     def compiles(self) -> bool:
         """Whether the losses of the update that is being made are compiled."""
-        return self._compiler is not None and self.guard.update is not None
+        return self.compiler is not None and self.guard.update is not None
 
     @property
     def compile_seconds(self) -> float:
         """Seconds that compiling updates has taken so far; 0 without ``compile``."""
-        return 0.0 if self._compiler is None else self._compiler.seconds
+        return 0.0 if self.compiler is None else self.compiler.seconds
 
     @property
     def made(self) -> tuple[list[Optimizer], list[LRScheduler]]:
@@ -212,7 +212,7 @@ class Updater:
         if self._compiles == "auto":
             from lightning_ding.policy.base.compile import automatic_compiler
 
-            self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
+            self.compiler = automatic_compiler(self._policy, self.compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
             from lightning_ding.policy.base.changed_settings import follow_settings
 

@@ -46,7 +46,7 @@ class TensorCollector(EpisodeStatistics):
     def __init__(self, env: TensorEnv, policy: Any) -> None:
         super().__init__()
         self._env, self._policy = env, policy
-        self._has_warned = False
+        self._has_warned = self._is_compiled = False
         self._table: Any = None  # columns (T, N, ...) of the last rollout, whose memory the next one uses again
 
     def reset_env(self) -> None:
@@ -77,7 +77,13 @@ class TensorCollector(EpisodeStatistics):
             policy_kwargs: Arguments of the policy's ``_forward_collect``, such as ``eps``.
         """
         policy = self._policy
-        output = self._random_output() if random_collect else policy._collect(self._obs, **policy_kwargs)
+        compiler = policy.updater.compiler
+        if random_collect:
+            output = self._random_output()
+        elif compiler is None:
+            output = policy._collect(self._obs, **policy_kwargs)
+        else:
+            output = self._act(compiler, policy_kwargs)
         step = self._env.step(output["action"])
         columns = policy._process_transition(self._env.previous_obs, output, step)
         self._obs = step.obs
@@ -85,6 +91,13 @@ class TensorCollector(EpisodeStatistics):
         self._log(step.info)
         self.envstep += self._env.num_envs
         return columns, step
+
+    def _act(self, compiler: Any, policy_kwargs: Mapping[str, Any]) -> Any:
+        """Act by compiled code, and let envs that can do so step by compiled code as well."""
+        if not self._is_compiled and hasattr(self._env.env, "compile_steps"):
+            compiler.functions["env"] = self._env.env.compile_steps()
+        self._is_compiled = True
+        return compiler.act(self._obs, policy_kwargs)
 
     def collect(
         self,
