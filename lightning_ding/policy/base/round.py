@@ -40,6 +40,16 @@ class Round(Protocol):
         """Store the priorities, shape (B,), of the minibatch of the last update."""
 
 
+class Meanwhile(Protocol):
+    """What is done while the updates of a round run, such as collecting for the next round."""
+
+    def between(self, minibatches: Iterable[Any]) -> Iterator[Any]:
+        """Yield minibatches, and do a part between the updates that are made of them."""
+
+    def finish(self) -> None:
+        """Do the rest, after the last update."""
+
+
 class RoundLearner:
     """Surrounds the updates of a round with rewards to learn from, metrics, schedules and comparisons.
 
@@ -56,6 +66,8 @@ class RoundLearner:
             self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
+        self.meanwhile: Meanwhile | None = None
+        """What is done while the updates of each round run."""
         self._policy, self._has_warned = policy, False
         self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
@@ -124,7 +136,7 @@ class RoundLearner:
         if self.rewards is not None:
             self.rewards.train()
         batch.prepare(lambda data: policy._prepare_round(self.seen(data)))
-        return batch, batch.drawn is None
+        return batch if self.meanwhile is None else self.meanwhile.between(batch), batch.drawn is None
 
     def seen(self, batch: Batch) -> Batch:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
@@ -137,6 +149,8 @@ class RoundLearner:
     def end_round(self, batch: Any, report: dict[str, Any], batch_idx: int) -> None:
         """Add the report of the last update to the metrics, and step and compare what is due after a round."""
         policy, guard = self._policy, self._policy.updater.guard
+        if self.meanwhile is not None:
+            self.meanwhile.finish()
         if guard.look() or guard.mode == "warn":
             policy.metrics.add(report if self.rewards is None else {**report, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
