@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import signal
@@ -13,17 +14,22 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import yaml
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.entry.cli import main
 from lightning_ding.envs import EnvProcessError
 from lightning_ding.policy import DQNPolicy, PPOPolicy, R2D2Policy, RainbowPolicy, SACPolicy
+from lightning_ding.policy.base.non_finite import NonFiniteError
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
+from lightning_ding.worker.collector.overlap import Overlap
 from tests.conftest import MakeTrainer
 from tests.envs.faulty import FaultyEnv
+from tests.processes import run_ranks_of_lightning
 from tests.toys.envs import CountingEnv
 
 Config = dict[str, Any]
@@ -202,9 +208,7 @@ CASES: dict[str, tuple[type[Policy], Config, dict[str, Any]]] = {
     "dqn_one_step": (DQNPolicy, merged(OFF_POLICY, n_sample(2), NETWORK), {}),
     "dqn_priority": (
         DQNPolicy,
-        merged(
-            OFF_POLICY, n_sample(6), NETWORK, {"priority": True, "other": {"replay_buffer": {"type": "advanced"}}}
-        ),
+        merged(OFF_POLICY, n_sample(6), NETWORK, {"priority": True, "other": {"replay_buffer": {"type": "advanced"}}}),
         {},
     ),
     "rainbow": (
@@ -218,7 +222,12 @@ CASES: dict[str, tuple[type[Policy], Config, dict[str, Any]]] = {
         merged(
             OFF_POLICY,
             n_sample(6),
-            {"learn_unroll_len": 4, "burnin_step": 1, "learn": {"batch_size": 2}, "model": {"core": {"hidden_size": 8}}},
+            {
+                "learn_unroll_len": 4,
+                "burnin_step": 1,
+                "learn": {"batch_size": 2},
+                "model": {"core": {"hidden_size": 8}},
+            },
             {"model": {"encoder_hidden_size_list": [8]}},
         ),
         {},
@@ -294,6 +303,16 @@ def test_run_goes_on_without_overlap_and_with_it_again(make_trainer: MakeTrainer
     assert policy.progress.sample == 40  # the transitions that waited are learned from as well
 
 
+def test_two_ranks_stay_equal_and_resume_to_the_last_bit(tmp_path: Path) -> None:
+    run_ranks_of_lightning(Path(__file__).with_name("overlap_ranks_script.py"), tmp_path)
+    ranks = [torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
+    for reports in ranks:
+        check_equal(reports["broken"]["weights"], reports["unbroken"]["weights"])
+        check_equal(reports["broken"]["buffer"], reports["unbroken"]["buffer"])
+        check_equal(reports["unbroken"]["weights"], ranks[0]["unbroken"]["weights"])
+        assert reports["unbroken"]["env_step"] == 2 * reports["unbroken"]["env_step_of_rank"] == 140
+
+
 # ---------------------------------------------------------------------- faults
 
 
@@ -359,8 +378,6 @@ def test_error_of_an_update_ends_the_processes(make_trainer: MakeTrainer, monkey
 
 
 def test_weights_that_are_not_finite_are_found_in_their_round(make_trainer: MakeTrainer) -> None:
-    from lightning_ding.policy.base.non_finite import NonFiniteError
-
     class Breaks(DQNPolicy):
         def loss(self, batch: Any) -> Any:
             loss, report = super().loss(batch)
@@ -390,11 +407,20 @@ def test_settings_of_envs_are_made_between_two_rounds(make_trainer: MakeTrainer)
 
 
 def test_copy_of_a_policy_in_a_fit_does_not_collect() -> None:
-    import copy
-
-    from lightning_ding.worker.collector.overlap import Overlap
-
     assert copy.deepcopy({"meanwhile": Overlap.__new__(Overlap)}) == {"meanwhile": None}
+
+
+def test_command_line_reads_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"env_id": "CartPole-v1", "num_envs": 2, "mode": "async", "max_env_step": 24, "overlap": True}
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "limit_val_batches": 0}
+    cfg = merged(OFF_POLICY, n_sample(2), NETWORK)
+    Path("run.yaml").write_text(yaml.safe_dump({"model": {"cfg": cfg}, "data": data, "trainer": quiet}))
+    made: list[bool] = []
+    begin = Overlap.begin
+    monkeypatch.setattr(Overlap, "begin", lambda self, *args: made.append(True) or begin(self, *args))  # type: ignore[func-returns-value]
+    main(["fit", "--policy", "dqn", "--config", "run.yaml"])
+    assert len(made) == 3
 
 
 # ---------------------------------------------------------------------- what is refused

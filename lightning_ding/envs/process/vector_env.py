@@ -183,7 +183,7 @@ class ProcessVectorEnv(SettableEnvs):
         """Step all envs, with the actions that :meth:`send` has given them, if it was called before."""
         if not self._is_sent:
             self.send(actions)
-        elif self._processes.is_closed:
+        elif self.closed or self._processes.is_closed:
             raise ClosedEnvironmentError(f"{self} was closed after its envs got their actions")
         self._is_sent = False
         limits = self._step_timeout, self._reset_timeout

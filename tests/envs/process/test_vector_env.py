@@ -89,6 +89,40 @@ def test_envs_in_processes_give_the_very_results_of_envs_in_one(make: Make, mode
     sync.close()
 
 
+@pytest.mark.parametrize("kind", [RichEnv, WordEnv])
+def test_actions_that_were_sent_before_give_the_same_step(make: Make, kind: Any) -> None:
+    sync, parallel = (
+        SyncVectorEnv([kind] * 3, autoreset_mode=AutoresetMode.SAME_STEP),
+        make([kind] * 3, AutoresetMode.SAME_STEP, num_workers=2),
+    )
+    assert_same(parallel.reset(seed=4), sync.reset(seed=4))
+    for action in actions_of(sync, 5):
+        parallel.send(action)
+        assert_same(parallel.step(None), sync.step(action))
+    sync.close()
+
+
+def test_nothing_is_asked_of_envs_that_step(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    with pytest.raises(ResetNeeded):
+        envs.send(np.zeros(2, dtype=np.int64))
+    envs.reset()
+    envs.send(np.zeros(2, dtype=np.int64))
+    assert envs.in_progress() is None
+    asks: list[Callable[[], Any]] = [lambda: envs.call("render"), envs.state_dict, lambda: envs.send(np.zeros(2))]
+    asks += [lambda: envs.set_attr("number", 1), lambda: envs.reset(options={"reset_mask": np.array([True, False])})]
+    for ask in asks:
+        with pytest.raises(RuntimeError, match=r"the envs got their actions from send\(\): call step\(\) first"):
+            ask()
+    assert envs.step(None)[0][:, 2].tolist() == [1, 1]
+    envs.send(np.zeros(2, dtype=np.int64))
+    assert envs.reset()[0][:, 1:].tolist() == [[1, 0], [1, 0]]  # the step is lost with its episode
+    envs.send(np.zeros(2, dtype=np.int64))
+    envs.close()
+    with pytest.raises(ClosedEnvironmentError, match="was closed after its envs got their actions"):
+        envs.step(None)
+
+
 @each_mode
 def test_observations_without_a_fixed_size_travel_too(make: Make, mode: AutoresetMode) -> None:
     sync, parallel = SyncVectorEnv([WordEnv] * 2, autoreset_mode=mode), make([WordEnv] * 2, mode)
