@@ -91,10 +91,8 @@ def test_envs_in_processes_give_the_very_results_of_envs_in_one(make: Make, mode
 
 @pytest.mark.parametrize("kind", [RichEnv, WordEnv])
 def test_actions_that_were_sent_before_give_the_same_step(make: Make, kind: Any) -> None:
-    sync, parallel = (
-        SyncVectorEnv([kind] * 3, autoreset_mode=AutoresetMode.SAME_STEP),
-        make([kind] * 3, AutoresetMode.SAME_STEP, num_workers=2),
-    )
+    mode = AutoresetMode.SAME_STEP
+    sync, parallel = SyncVectorEnv([kind] * 3, autoreset_mode=mode), make([kind] * 3, mode, num_workers=2)
     assert_same(parallel.reset(seed=4), sync.reset(seed=4))
     for action in actions_of(sync, 5):
         parallel.send(action)
