@@ -110,6 +110,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         monitor: MonitorLike = RETURN,
         eval_every: int | None = None,
         checkpoint_every: int | None = None,
+        overlap: bool = False,
     ) -> None:
         """Define the envs and the limits of a run. The command line reads the arguments from this signature.
 
@@ -161,6 +162,8 @@ class RunDataModule(FixedOptions, ResumableDataModule):
                 twentieth or one round; None counts rounds. On a data set it counts updates.
             checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
                 evaluation. Needs ``eval_every``.
+            overlap: Whether envs step while the policy learns, only with ``mode="async"``: each round collects with the
+                weights that the round before began with, which learning hardly notices.
 
         Raises:
             ValueError: If there is no such env or wrapper, or an argument is out of its range or has no effect given
@@ -181,7 +184,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         _check_numbers(arguments)
         self.env_id, self.env_timeout, self.mode, self.num_workers = env_id, env_timeout, mode, num_workers
         self.evaluates = env_id is not None and not (eval_env_id is None and is_batch(env_id))
-        self.seed, self.num_envs = seed, num_envs
+        self.seed, self.num_envs, self.overlap = seed, num_envs, overlap
         self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
@@ -467,6 +470,9 @@ def _check_numbers(arguments: Mapping[str, Any]) -> None:
     for name in COUNTS:
         require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
     require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])
+    mode, overlap = arguments["mode"], arguments["overlap"]
+    allowed = f'False with mode={mode!r}: envs can step while the policy learns only with mode="async"'
+    require(not overlap or MODES[mode].has_processes, "overlap", allowed, overlap)
     eval_every, checkpoint_every = arguments["eval_every"], arguments["checkpoint_every"]
     allowed = "None with rounds_per_epoch, which also says when a run evaluates"
     require(eval_every is None or arguments["rounds_per_epoch"] is None, "eval_every", allowed, eval_every)

@@ -15,10 +15,8 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
 from typing_extensions import override
 
-from lightning_ding.config import require
 from lightning_ding.datamodules.base import RunDataModule
-from lightning_ding.envs.named import EnvLike
-from lightning_ding.envs.vector import MODES, differ_in_bounds_only, seed_envs
+from lightning_ding.envs.vector import differ_in_bounds_only, seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
     ISerialCollector,
@@ -44,8 +42,8 @@ class CollectingDataModule(RunDataModule):
 
     Collecting starts with new episodes. In a resumed run it continues from the state in the checkpoint.
 
-    With ``overlap``, the envs make the steps of the next round while the updates of a round run, by the weights that
-    the round began with. After the updates they have been made, and count; evaluations and checkpoints follow.
+    With ``overlap`` the envs make the steps of the next round while the updates of a round run, with the weights that
+    the round began with. When the updates end, these steps have been made, and count.
     """
 
     not_shared: ClassVar[str] = (
@@ -56,29 +54,6 @@ class CollectingDataModule(RunDataModule):
     """Ids of the episodes that were dropped in the last collection."""
     _envs_sizes: Counter[str] | None = None  # bytes by the name of an object
     _overlap: Overlap | None = None  # in a fit with overlap
-
-    def __init__(self, env_id: EnvLike, *args: Any, overlap: bool = False, **kwargs: Any) -> None:
-        """Define the envs and the limits of a run.
-
-        Args:
-            env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
-                ``class_path`` and ``init_args``, or a callable that returns an env.
-            args: Further arguments of :class:`RunDataModule`.
-            overlap: Whether envs step while the policy learns, only with ``mode="async"``: the actions of a round are
-                those of the weights before the updates of the round before, which learning hardly notices.
-            kwargs: Further arguments of :class:`RunDataModule`.
-
-        Raises:
-            ValueError: If there is no such env or wrapper, or an argument is out of its range.
-            TypeError: If an env or a wrapper is neither a name, a mapping nor a callable.
-            ImportError: If a module of ``import_names`` cannot be imported.
-        """
-        super().__init__(env_id, *args, **kwargs)
-        modes = " or ".join(f'mode="{name}"' for name, kind in MODES.items() if kind.has_processes)
-        allowed = f"False with mode={self.mode!r}: only with {modes} envs can step while the policy learns"
-        require(not overlap or MODES[self.mode].has_processes, "overlap", allowed, overlap)
-        self.overlap = overlap
-        self.save_hyperparameters({"overlap": overlap})
 
     # ------------------------------------------------------------------ setting up
 
@@ -118,18 +93,12 @@ class CollectingDataModule(RunDataModule):
         self._use_env("training", env)
         self.collector = self._make_collector(env)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
+        self._overlap = None
         if self.overlap:
             from lightning_ding.worker.collector.overlap import Overlap
 
-            self._overlap = policy.learner.meanwhile = Overlap(self.collector, policy, self._count)
+            self._overlap = Overlap(self.collector, policy, self._count)
         self._reset()
-
-    @override
-    def close(self) -> None:
-        """Close the envs, and end their processes. Collected data are kept, so that a later ``fit`` can use them."""
-        if self._overlap is not None:
-            self._overlap = self._policy.learner.meanwhile = None
-        super().close()
 
     @override
     def _setup_without_env(self, stage: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
@@ -154,7 +123,7 @@ class CollectingDataModule(RunDataModule):
     # ------------------------------------------------------------------ collecting
 
     def _collect_meanwhile(self, overlap: Overlap) -> None:
-        """Begin to collect the transitions of the next round, which continues while the updates of this one run."""
+        """Begin to collect for the next round, which continues while the updates of this one run."""
         collector, progress = cast(ISerialCollector, self.collector), self._policy.progress
         state = {"learner_step": progress.train_iter, "envstep": progress.env_step}
         self._collect_kwargs = self._policy.command_mode.get_setting_collect(state)

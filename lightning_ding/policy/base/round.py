@@ -40,16 +40,6 @@ class Round(Protocol):
         """Store the priorities, shape (B,), of the minibatch of the last update."""
 
 
-class Meanwhile(Protocol):
-    """What is done while the updates of a round run, such as collecting for the next round."""
-
-    def between(self, minibatches: Iterable[Any]) -> Iterator[Any]:
-        """Yield minibatches, and do a part between the updates that are made of them."""
-
-    def finish(self) -> None:
-        """Do the rest, after the last update."""
-
-
 class RoundLearner:
     """Surrounds the updates of a round with rewards to learn from, metrics, schedules and comparisons.
 
@@ -66,8 +56,8 @@ class RoundLearner:
             self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
-        self.meanwhile: Meanwhile | None = None
-        """What is done while the updates of each round run."""
+        self.meanwhile: Any = None
+        """The :class:`Overlap` that collects while the updates of this round run; None for none."""
         self._policy, self._has_warned = policy, False
         self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
@@ -103,7 +93,7 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        self._comparison = None
+        self._comparison = self.meanwhile = None
         if world_size() > 1:
             from lightning_ding.policy.base.ddp import WeightComparison
 

@@ -49,7 +49,7 @@ class Overlap:
         self._output: Any = None  # of the policy, for the step that is under way
 
     def __reduce__(self) -> Any:
-        """Leave this object out of copies of the policy, which do not collect."""
+        """Leave this object out of a copy of the policy, which does not collect."""
         return type(None), ()
 
     def begin(self, n_sample: int, policy_kwargs: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Overlap:
         collector = self._collector
         call = collector._begin(self._policy.progress.train_iter, False, True, policy_kwargs, None)
         kept = collector._kept = queue_for(call.policy, call.stepper.env.num_envs, collector._kept)
-        self._is_open, self._wanted = True, n_sample
+        self._is_open, self._wanted, self._policy.learner.meanwhile = True, n_sample, self
         if kept.lacks(n_sample):
             self._steps = -(-(n_sample - kept.count) // call.stepper.env.num_envs)
             self._total, self._updates, self._made = self._policy.update_per_collect, 0, 0
@@ -80,7 +80,7 @@ class Overlap:
         if self._is_open:
             if self._call is not None:
                 self._collect(None)
-            self._is_open = False
+            self._is_open, self._policy.learner.meanwhile = False, None
             self._count()
 
     def _collect(self, until: int | None) -> None:
