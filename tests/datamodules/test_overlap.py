@@ -21,6 +21,7 @@ from lightning.pytorch import Callback
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, RemoteReplayDataModule, ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.entry.cli import main
 from lightning_ding.envs import EnvProcessError
 from lightning_ding.policy import DQNPolicy, PPOPolicy, R2D2Policy, RainbowPolicy, SACPolicy
@@ -217,7 +218,7 @@ class Layers(torch.nn.Module):
 @pytest.mark.parametrize("autocast", [False, True])
 def test_kept_weights_are_all_those_of_the_layers_and_go_back(autocast: bool) -> None:
     layers, x = Layers(), torch.randn(5, 2, 3)
-    weights, optimizer = KeptWeights(layers), torch.optim.Adam(layers.parameters())
+    weights, optimizer = KeptWeights(layers), torch.optim.Adam(layers.parameters(), lr=0.5)
     for _ in range(2):  # the second copy uses the memory of the first one
         layers.eval()
         before = layers(x)
@@ -336,6 +337,15 @@ def test_run_goes_on_without_overlap_and_with_it_again(make_trainer: MakeTrainer
         assert policy.progress.env_step == end
         file = tmp_path / "last.ckpt"
     assert policy.progress.sample == 40  # the transitions that waited are learned from as well
+
+
+def test_priorities_of_each_update_reach_the_buffer(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    updated: list[Any] = []
+    monkeypatch.setattr(ReplayRound, "update_priority", lambda self, batch, priority: updated.append(priority))
+    kind, config, _ = CASES["dqn_priority"]
+    policy: Any = kind(config)
+    fit(make_trainer, policy, rounds=3)
+    assert len(updated) == policy.progress.train_iter > 0
 
 
 def test_two_ranks_stay_equal_and_resume_to_the_last_bit(tmp_path: Path) -> None:
