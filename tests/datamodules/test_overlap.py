@@ -439,17 +439,24 @@ def test_weights_that_are_not_finite_are_found_in_their_round(make_trainer: Make
 
 
 class Settings(Callback):
-    """Sets an attribute of the envs after each round, which the steps after the next round's begin show."""
+    """Sets an attribute of the envs before or after the updates of each round."""
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        envs = trainer.datamodule.training_envs()
-        envs.set_attr("number", batch_idx)
-        assert envs.get_attr("number") == (batch_idx,) * NUM_ENVS
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, self.set)
+
+    def set(self, trainer: Any, pl_module: Any, *arguments: Any) -> None:
+        envs, number = trainer.datamodule.training_envs(), trainer.global_step // 3
+        envs.set_attr("number", number)
+        assert envs.get_attr("number") == (number,) * NUM_ENVS
 
 
-def test_settings_of_envs_are_made_between_two_rounds(make_trainer: MakeTrainer) -> None:
+@pytest.mark.parametrize(("hook", "numbers"), [("on_train_batch_start", [1, 2, 2]), ("on_train_batch_end", [2, 2, 2])])
+def test_settings_of_envs_hold_from_the_next_step_on(make_trainer: MakeTrainer, hook: str, numbers: Any) -> None:
     policy = DQNPolicy(merged(OFF_POLICY, n_sample(6), NETWORK))
-    fit(make_trainer, policy, CountingEnv, callbacks=[Settings()], rounds=3)
+    env = functools.partial(CountingEnv, lengths=(100,))
+    datamodule = fit(make_trainer, policy, env, callbacks=[Settings(hook)], rounds=3)
+    waiting = datamodule.collector._kept.state()[0]["next_obs"][:, 0]
+    assert waiting.tolist() == [number for number in numbers for _ in range(NUM_ENVS)]
 
 
 def test_copy_of_a_policy_in_a_fit_does_not_collect() -> None:

@@ -120,7 +120,8 @@ class ProcessVectorEnv(SettableEnvs):
         )
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._is_reset = False
-        self._is_sent = False  # whether the envs step, and their answers have not been read
+        self._is_sent = False  # whether the envs got actions, and the caller has not read what came of them
+        self._early: Step | None = None  # what came of them, if it was read before the caller asked for it
         self.lost_variables: list[str] = []
         """The parts that the last state of ``state_dict`` cannot contain, see ``envs.state.state.env_state``."""
 
@@ -148,7 +149,8 @@ class ProcessVectorEnv(SettableEnvs):
 
     def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[Any, Info]:
         """Reset all envs, or those where ``options["reset_mask"]``, a boolean array of shape (N,), is true."""
-        self._is_sent = self._is_sent and "reset_mask" in (options or {})  # the episodes end, and with them the step
+        if self._is_sent and "reset_mask" not in (options or {}):  # the episodes end, and with them the step
+            self._is_sent, self._early = False, None
         self._check_running()
         seeds = seeds_of(seed, self.num_envs)
         options, mask = without_mask(options, self.num_envs)
@@ -160,7 +162,12 @@ class ProcessVectorEnv(SettableEnvs):
         return self._observations.batch(self.copy), self._infos(processes, {})
 
     def send(self, actions: Any) -> None:
-        """Give all envs their actions, and return at once; the next :meth:`step` waits for what comes of these."""
+        """Give all envs their actions, and return at once; the next :meth:`step` waits for what comes of these.
+
+        What is asked of the envs until then waits for the end of their step.
+        """
+        if self._is_sent:
+            raise RuntimeError("the envs have got their actions: call step() to read what came of them")
         self._check_running()
         if not self._is_reset:
             raise ResetNeeded("call reset() before step()")
@@ -185,6 +192,9 @@ class ProcessVectorEnv(SettableEnvs):
             self.send(actions)
         elif self.closed or self._processes.is_closed:
             raise ClosedEnvironmentError(f"{self} was closed after its envs got their actions")
+        elif self._early is not None:
+            early, self._early, self._is_sent = self._early, None, False
+            return early
         self._is_sent = False
         limits = self._step_timeout, self._reset_timeout
         failed = self._processes.gather(self._processes.all, limits, self._supervisor.give_up_on)
@@ -305,8 +315,8 @@ class ProcessVectorEnv(SettableEnvs):
     def _check_running(self) -> None:
         if self.closed or self._processes.is_closed:
             raise ClosedEnvironmentError(f"{self} is closed, or was ended because a process failed")
-        if self._is_sent:
-            raise RuntimeError("the envs got their actions from send(): call step() first, which reads the answers")
+        if self._is_sent and self._early is None:
+            self._early, self._is_sent = self.step(None), True
         self._supervisor.finish_pending()
 
 

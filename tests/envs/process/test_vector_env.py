@@ -100,22 +100,27 @@ def test_actions_that_were_sent_before_give_the_same_step(make: Make, kind: Any)
     sync.close()
 
 
-def test_nothing_is_asked_of_envs_that_step(make: Make) -> None:
+def test_what_is_asked_of_envs_that_step_waits_for_the_step(make: Make) -> None:
     envs = make([CountingEnv] * 2)
+    actions = np.zeros(2, dtype=np.int64)
     with pytest.raises(ResetNeeded):
-        envs.send(np.zeros(2, dtype=np.int64))
+        envs.send(actions)
     envs.reset()
-    envs.send(np.zeros(2, dtype=np.int64))
-    assert envs.in_progress() is None
-    asks: list[Callable[[], Any]] = [lambda: envs.call("render"), envs.state_dict, lambda: envs.send(np.zeros(2))]
-    asks += [lambda: envs.set_attr("number", 1), lambda: envs.reset(options={"reset_mask": np.array([True, False])})]
-    for ask in asks:
-        with pytest.raises(RuntimeError, match=r"the envs got their actions from send\(\): call step\(\) first"):
-            ask()
-    assert envs.step(None)[0][:, 2].tolist() == [1, 1]
-    envs.send(np.zeros(2, dtype=np.int64))
-    assert envs.reset()[0][:, 1:].tolist() == [[1, 0], [1, 0]]  # the step is lost with its episode
-    envs.send(np.zeros(2, dtype=np.int64))
+    envs.send(actions)
+    assert envs.in_progress() is None  # nobody waits for it
+    with pytest.raises(RuntimeError, match="the envs have got their actions"):
+        envs.send(actions)
+    assert envs.call("_step") == (1, 1)
+    envs.set_attr("number", [3, 4])
+    assert envs.step(None)[0].tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert envs.step(actions)[0].tolist() == [[3, 0, 2], [4, 0, 2]]
+    for asks in (False, True):
+        envs.send(actions)
+        if asks:
+            envs.get_attr("number")
+        assert envs.reset()[0][:, 2].tolist() == [0, 0]  # the step is lost with its episode
+    assert envs.step(actions)[0][:, 2].tolist() == [1, 1]
+    envs.send(actions)
     envs.close()
     with pytest.raises(ClosedEnvironmentError, match="was closed after its envs got their actions"):
         envs.step(None)
