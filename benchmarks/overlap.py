@@ -31,9 +31,13 @@ from benchmarks import sac
 from benchmarks.compare import in_turn, medians_of, save
 from benchmarks.workload import SACWorkload
 
-CONTESTANTS = {"apart": {}, "overlap": {"overlap": True}, "sync": {"mode": "sync", "num_workers": None}}
+CONTESTANTS: dict[str, dict[str, Any]] = {
+    "apart": {},
+    "overlap": {"overlap": True},
+    "sync": {"mode": "sync", "num_workers": None},
+}
 FIRST = 40  # rounds before the ones that are timed
-LAG = {
+LAG: dict[str, dict[str, Any]] = {
     "sac": {"env_id": "Pendulum-v1", "num_envs": 8, "max_env_step": 6_000, "eval_every": 400},
     "ppo": {"env_id": "CartPole-v1", "num_envs": 8, "max_env_step": 40_960, "eval_every": 2_048},
 }
@@ -96,9 +100,14 @@ def time_rounds(name: str, options: argparse.Namespace) -> dict[str, float]:
     rounds = {"collect": {"n_sample": options.n_sample}, "learn": {"update_per_collect": options.updates}}
     policy = SACPolicy(deep_merge(sac.our_config(SACWorkload(warm_up=512), options.compile), rounds))
     wrappers = [functools.partial(SlowEnv, seconds=options.slow_env / 1000)] if options.slow_env else []
-    envs = {"num_envs": options.num_envs, "mode": "async", "num_workers": options.workers, "wrappers": wrappers}
+    envs: dict[str, Any] = {
+        "num_envs": options.num_envs,
+        "mode": "async",
+        "num_workers": options.workers,
+        "wrappers": wrappers,
+    }
     limits = {"max_env_step": 512 + (FIRST + options.rounds) * options.n_sample, "evaluator_env_num": 1}
-    data = ReplayDataModule(options.env, **{**envs, **limits, **CONTESTANTS[name]})
+    data = ReplayDataModule(options.env, wrappers=wrappers, **{**envs, **limits, **CONTESTANTS[name]})
     noted = RoundTimes()
     trainer = trainer_with(noted)
     trainer.limit_val_batches = 0

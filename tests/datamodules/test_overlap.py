@@ -67,6 +67,8 @@ def n_sample(number: int) -> Config:
 class Versioned:
     """Takes the number of its updates so far as action; the number is one of its weights."""
 
+    version: Any
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))  # type: ignore[attr-defined]
@@ -240,7 +242,7 @@ def test_kept_weights_are_all_those_of_the_layers_and_go_back(autocast: bool) ->
 
 # ---------------------------------------------------------------------- to the last bit
 
-CASES: dict[str, tuple[type[Policy], Config, dict[str, Any]]] = {
+CASES: dict[str, tuple[type[Policy[Any]], Config, dict[str, Any]]] = {
     "dqn_one_step": (DQNPolicy, merged(OFF_POLICY, n_sample(2), NETWORK), {}),
     "dqn_priority": (
         DQNPolicy,
@@ -273,7 +275,7 @@ CASES: dict[str, tuple[type[Policy], Config, dict[str, Any]]] = {
 
 
 @pytest.fixture(params=sorted(CASES))
-def case(request: pytest.FixtureRequest) -> tuple[type[Policy], Config, dict[str, Any]]:
+def case(request: pytest.FixtureRequest) -> tuple[type[Policy[Any]], Config, dict[str, Any]]:
     return CASES[request.param]
 
 
@@ -371,7 +373,7 @@ def test_fault_of_a_process_while_the_policy_learns_drops_the_episodes(
 ) -> None:
     drops = {"collect": {"collector": {"env_fault": "drop"}}, "random_collect_size": 0}
     policy = DQNPolicy(merged(OFF_POLICY, n_sample(NUM_ENVS * steps), NETWORK, drops))
-    limit = {"env_timeout": (60, 1)} if kind == "stop" else {}
+    limit: Config = {"env_timeout": (60, 1)} if kind == "stop" else {}
     marker, forgotten, drop = tmp_path / "marker", [], RingBuffer.drop_episodes
 
     def note(self: Any, ids: Any) -> None:
