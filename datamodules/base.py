@@ -21,14 +21,7 @@ from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
 from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, is_batch, names_of
-from lightning_ding.envs.vector import (
-    MODES,
-    SEPARATE_MODES,
-    AutoresetName,
-    EnvTimeout,
-    VectorMode,
-    find_mode,
-)
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES, AutoresetName, EnvTimeout, VectorMode, find_mode
 from lightning_ding.registry import import_modules
 from lightning_ding.utils.protocols import RETURN, EnvAccess, Monitor, MonitorLike
 from lightning_ding.utils.ranks import world_size
@@ -162,8 +155,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
                 twentieth or one round; None counts rounds. On a data set it counts updates.
             checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
                 evaluation. Needs ``eval_every``.
-            overlap: Whether envs step while the policy learns, only with ``mode="async"``: each round collects with the
-                weights that the round before began with, which learning hardly notices.
+            overlap: Whether envs step while the policy learns, with weights of a round ago; only with ``mode="async"``.
 
         Raises:
             ValueError: If there is no such env or wrapper, or an argument is out of its range or has no effect given
@@ -180,7 +172,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
-        find_mode(mode, env_timeout, num_workers, num_envs)
+        find_mode(mode, env_timeout, num_workers, num_envs, overlap)
         _check_numbers(arguments)
         self.env_id, self.env_timeout, self.mode, self.num_workers = env_id, env_timeout, mode, num_workers
         self.evaluates = env_id is not None and not (eval_env_id is None and is_batch(env_id))
@@ -470,9 +462,6 @@ def _check_numbers(arguments: Mapping[str, Any]) -> None:
     for name in COUNTS:
         require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
     require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])
-    mode, overlap = arguments["mode"], arguments["overlap"]
-    allowed = f'False with mode={mode!r}: envs can step while the policy learns only with mode="async"'
-    require(not overlap or MODES[mode].has_processes, "overlap", allowed, overlap)
     eval_every, checkpoint_every = arguments["eval_every"], arguments["checkpoint_every"]
     allowed = "None with rounds_per_epoch, which also says when a run evaluates"
     require(eval_every is None or arguments["rounds_per_epoch"] is None, "eval_every", allowed, eval_every)
