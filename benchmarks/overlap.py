@@ -104,7 +104,6 @@ def time_rounds(name: str, options: argparse.Namespace) -> dict[str, float]:
         "num_envs": options.num_envs,
         "mode": "async",
         "num_workers": options.workers,
-        "wrappers": wrappers,
     }
     limits = {"max_env_step": 512 + (FIRST + options.rounds) * options.n_sample, "evaluator_env_num": 1}
     data = ReplayDataModule(options.env, wrappers=wrappers, **{**envs, **limits, **CONTESTANTS[name]})
