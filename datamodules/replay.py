@@ -208,6 +208,8 @@ class ReplayDataModule(CollectingDataModule):
             else:
                 if buffer.padding > MOST_PADDING and train_iter >= UPDATES_BEFORE_WARNING and not self._has_warned:
                     self._warn_of_padding(buffer.padding)
+                if self._overlap is not None:
+                    self._collect_meanwhile(self._overlap)
                 return drawn
 
     def _begin(self) -> None:

@@ -295,11 +295,15 @@ SEPARATE_MODES: tuple[VectorMode, ...] = tuple(name for name, mode in MODES.item
 """The modes with separate envs."""
 
 
-def find_mode(mode: VectorMode, env_timeout: EnvTimeout, num_workers: int | None, num_envs: int) -> Mode:
+def find_mode(
+    mode: VectorMode, env_timeout: EnvTimeout, num_workers: int | None, num_envs: int, overlap: bool = False
+) -> Mode:
     """Return a mode of ``MODES``; raise if there is no such mode, or options of processes do not suit it."""
     require(mode in tuple(MODES), "mode", f"one of {tuple(MODES)}", mode)
     has_processes = MODES[mode].has_processes
     require(has_processes or env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
     require(has_processes or num_workers is None, "num_workers", f"None with mode={mode!r}", num_workers)
+    allowed = f'False with mode={mode!r}: envs can step while the policy learns only with mode="async"'
+    require(has_processes or not overlap, "overlap", allowed, overlap)
     check_workers(num_workers, num_envs)
     return MODES[mode]

@@ -194,8 +194,8 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         """Make an update on each minibatch of the learning data, and return the metrics of the updates."""
         if self.updater.notes is not None:
             self.updater.notes.data = data
-        reports = []
-        for minibatch in self._minibatches(data):
+        reports, minibatches, meanwhile = [], self._minibatches(data), self.learner.meanwhile
+        for minibatch in minibatches if meanwhile is None else meanwhile.between(minibatches):
             reports.append(self._update(minibatch | self.updater.schedules.tensors))
             self.progress.train_iter += 1
         return reports

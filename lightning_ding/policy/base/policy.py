@@ -278,7 +278,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
                 self.updater.notes.data = minibatch
             report = self._learn(minibatch, is_raw)
             priority = report.pop("priority", None)
-            if priority is not None and minibatches is batch:
+            if priority is not None and type(minibatches) is not list:
                 batch.update_priority(minibatch, priority)  # type: ignore[union-attr]
         self.learner.end_round(batch, report, batch_idx)
         return report

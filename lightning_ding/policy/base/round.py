@@ -61,6 +61,8 @@ class RoundLearner:
         """The state of a subclass in attributes that no class of this package makes."""
         self.keeps_batches = False
         """Whether the hooks of the transfer of batches have no effect in the fit."""
+        self.meanwhile: Any = None
+        """The :class:`Overlap` that collects while the updates of this round run; None for none."""
         self._policy, self._has_warned = policy, False
         self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
@@ -97,7 +99,7 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        self._comparison = None
+        self._comparison = self.meanwhile = None
         if world_size() > 1:
             from lightning_ding.policy.base.ddp import WeightComparison
 
@@ -131,7 +133,7 @@ class RoundLearner:
         if self.rewards is not None:
             self.rewards.train()
         batch.prepare(lambda data: policy._prepare_round(self.seen(data)))
-        return batch, batch.drawn is None
+        return batch if self.meanwhile is None else self.meanwhile.between(batch), batch.drawn is None
 
     def seen(self, batch: Batch) -> Batch:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
@@ -144,6 +146,8 @@ class RoundLearner:
     def end_round(self, batch: Any, report: dict[str, Any], batch_idx: int) -> None:
         """Add the report of the last update to the metrics, and step and compare what is due after a round."""
         policy, guard = self._policy, self._policy.updater.guard
+        if self.meanwhile is not None:
+            self.meanwhile.finish()
         if guard.look() or guard.mode == "warn":
             policy.metrics.add(report if self.rewards is None else {**report, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
