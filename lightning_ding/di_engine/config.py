@@ -1,4 +1,4 @@
-"""DI-engine's ``ding.config``: reading a pair of configs, and merging one with the defaults of the classes of a script."""
+"""DI-engine's ``ding.config``: reading a pair of configs, and merging one with the defaults of a script's classes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lightning_ding.di_engine.configs import Config, flat, merge, nested, plain,
 from lightning_ding.di_engine.defaults import DEFAULTS
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.own_form import is_own_form
-from lightning_ding.di_engine.shared_keys import EVAL_FREQ
 from lightning_ding.di_engine.policy import FAMILIES, family_of
+from lightning_ding.di_engine.shared_keys import EVAL_FREQ
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 __all__ = ["compile_config", "read_config", "save_config"]
@@ -82,7 +82,7 @@ def compile_config(
 
     Example:
         >>> from lightning_ding.di_engine.shared_keys import EVAL_FREQ
-from lightning_ding.di_engine.policy import DQNPolicy
+    from lightning_ding.di_engine.policy import DQNPolicy
         >>> cfg = compile_config({"policy": {"learn": {"batch_size": 8}}}, policy=DQNPolicy, save_cfg=False)
         >>> cfg.policy.learn.batch_size, cfg.policy.discount_factor, cfg.policy.other.eps.start
         (8, 0.97, 0.95)
@@ -164,5 +164,6 @@ def _defaults_of(worker: Any) -> Config:
         return {}
     section = plain(worker.default_config()) if hasattr(worker, "default_config") else {}
     names = [worker.registry.name_of(one) for one in worker.__mro__] if hasattr(worker, "registry") else []
-    kinds = {"type": kind for kind in (*names, section.get("type")) if kind}
-    return {name: section[name] for name in getattr(worker, "SHOWN", ()) if name in section} | kinds
+    kind = next((one for one in (*names, section.get("type")) if one), None)
+    shown = {name: section[name] for name in getattr(worker, "SHOWN", ()) if name in section}
+    return shown if kind is None else shown | {"type": kind}

@@ -89,7 +89,8 @@ class DequeBuffer:
             among = _groups(among, groupby, unroll_len)
         if replace and among:
             return random.choices(among, k=wanted)
-        require(len(among) >= wanted or ignore_insufficient, "size", f"at most {len(among)}, as many as there are", size)
+        allowed = f"at most {len(among)}, as many as there are"
+        require(len(among) >= wanted or ignore_insufficient, "size", allowed, size)
         return random.sample(among, min(wanted, len(among)))
 
     def update(self, index: str, data: Any = None, meta: Mapping[str, Any] | None = None) -> bool:

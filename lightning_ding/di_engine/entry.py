@@ -57,7 +57,8 @@ def collect_demo_data(
     Raises:
         ValueError: If the config cannot be translated, there are no weights, or the data set exists already.
     """
-    return _collect(input_cfg, seed, collect_count, expert_data_path, env_setting, model, state_dict, state_dict_path, 0)
+    weights = (model, state_dict, state_dict_path)
+    return _collect(input_cfg, seed, collect_count, expert_data_path, env_setting, *weights, 0)
 
 
 def collect_episodic_demo_data(

@@ -113,7 +113,7 @@ class BaseEnvManager:
         """
         if self._vector is not None:
             raise RuntimeError("seed must be called before the envs are made by launch() or by a worker")
-        self.seed_of_run = int(seed if isinstance(seed, (int, np.integer)) else list(seed)[0])
+        self.seed_of_run = int(seed if isinstance(seed, (int, np.integer)) else next(iter(seed)))
 
     def enable_save_replay(self, replay_path: str | Sequence[str]) -> None:
         """Write videos of all episodes to a folder; before the envs are made.

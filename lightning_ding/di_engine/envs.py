@@ -115,7 +115,9 @@ def affine_transform(
     data = np.clip(data, -1, 1) if action_clip else data
     if alpha is not None:
         return data * alpha + (0.0 if beta is None else beta)
-    require(min_val is not None and max_val is not None, "min_val and max_val", "given without alpha", (min_val, max_val))
+    require(
+        min_val is not None and max_val is not None, "min_val and max_val", "given without alpha", (min_val, max_val)
+    )
     return min_val + (data + 1) / 2 * (max_val - min_val)
 
 

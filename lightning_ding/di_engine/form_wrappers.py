@@ -17,7 +17,6 @@ from gymnasium.core import ObsType
 
 from lightning_ding.di_engine.base_env import as_gymnasium_space
 
-
 logger = logging.getLogger(__name__)
 _warned: set[str] = set()
 
@@ -159,9 +158,9 @@ class EvalEpisodeReturnWrapper(FormWrapper[Any]):
 
 
 class ObsPlusPrevActRewWrapper(FormWrapper[Any]):
-    """Observations with the previous action and reward of the env, as a dict of ``obs, prev_action, prev_reward_extrinsic``.
+    """Observations with the previous action and reward: ``obs``, ``prev_action`` and ``prev_reward_extrinsic``.
 
-    Both are -1 and 0 at the start of an episode.
+    The last two are -1 and 0 at the start of an episode.
     """
 
     def __init__(self, env: Any) -> None:

@@ -6,6 +6,7 @@ are taken as well.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,12 +32,16 @@ CLASSES = {
 """Policy whose table has the arguments of each class of DI-engine."""
 OURS = {"QACDIST": "ContinuousQAC", "DiscretQAC": "DiscreteQAC"}
 """Classes that have another name here."""
-__all__ = [*CLASSES, "create_model", "model_wrap"]
+SAME = {"DecisionTransformer": "decision_transformer"}
+"""Module of each class that takes the same arguments."""
+__all__ = [*CLASSES, *SAME, "create_model", "model_wrap"]
 WHOLE = ("obs_shape", "action_shape")
 """Arguments that may be dicts, and may be given by place."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in SAME:
+        return getattr(importlib.import_module(f"lightning_ding.model.{SAME[name]}"), name)
     if name not in CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     base = getattr(ours, OURS.get(name, name))

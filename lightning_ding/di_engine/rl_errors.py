@@ -1,8 +1,8 @@
 """DI-engine's losses of ``ding.rl_utils`` for the algorithms of this package beyond DQN, PPO and A2C, with its names.
 
 They take and return what DI-engine's functions do: a mean loss, weighted where there are weights, and the loss of each
-sample. The mathematics is that of :mod:`lightning_ding.rl`. Where this differs: no constants are added to probabilities,
-a margin or a quantile loss is that of its paper, and no sum of rewards goes beyond an end.
+sample. The mathematics is that of :mod:`lightning_ding.rl`. Where this differs: ``kappa`` of FQF is the error up to
+which the loss is quadratic, as that of IQN.
 
 Shapes: B batch, T time, N choices, M quantiles or atoms, n steps of a return.
 """
@@ -115,7 +115,7 @@ def q_1step_td_error(data: q_1step_td_data, gamma: float, criterion: Criterion =
 def m_q_1step_td_error(
     data: m_q_1step_td_data, gamma: float, tau: float, alpha: float, criterion: Criterion = SQUARED
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the mean loss of Munchausen DQN, and of each sample the loss, the action gap, and whether it is clipped.
+    """Return the mean loss of Munchausen DQN, the loss of each sample, the action gap, and where the bonus is clipped.
 
     Args:
         data: Values, actions, rewards, ends and weights.
@@ -125,8 +125,8 @@ def m_q_1step_td_error(
         criterion: Loss of each sample, of values and targets.
 
     Returns:
-        The loss; losses (B,); the mean difference of the two largest values, a scalar; the share of bonuses that the
-        bound of -1 clips, a scalar.
+        The loss; losses (B,); the mean difference of the two largest values of the target network, a scalar; 1 where
+        the bound of -1 clips the bonus, and 0 elsewhere, (B,).
     """
     q, target_q, next_q, action, reward, done, weight = data
     unclipped = tau * (target_q.detach() / tau).log_softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
@@ -134,13 +134,11 @@ def m_q_1step_td_error(
     discount = gamma * (1 - done.to(q.dtype))
     target = rl.soft_q_target(reward.reshape(-1) + alpha * bonus, discount, next_q, tau)
     loss, each = weighted(criterion(rl.take_action_value(q, action), target), weight)
-    best = q.detach().topk(2, 1).values
-    return loss, each, (best[:, 0] - best[:, 1]).mean(), (unclipped < -1).float().mean()
+    best = target_q.detach().topk(2, 1).values
+    return loss, each, (best[:, 0] - best[:, 1]).mean(), (unclipped < -1).float()
 
 
-def q_v_1step_td_error(
-    data: q_v_1step_td_data, gamma: float, criterion: Criterion = SQUARED
-) -> tuple[Tensor, Tensor]:
+def q_v_1step_td_error(data: q_v_1step_td_data, gamma: float, criterion: Criterion = SQUARED) -> tuple[Tensor, Tensor]:
     """Return the mean loss of action values whose target is the value of the next observation (discrete SAC)."""
     q, v, action, reward, done, weight = data
     target = reward + gamma * (1 - done.to(reward.dtype)) * v
@@ -155,7 +153,7 @@ def bdq_nstep_td_error(
     value_gamma: Tensor | None = None,
     criterion: Criterion = SQUARED,
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean loss of branching Q-learning; the target is the mean over the branches.
+    """Return the mean loss of branching Q-learning, the mean over branches, and the loss of each sample, shape (B,).
 
     Args:
         data: Values (B, D, N) and actions (B, D) of D branches; the others as for :func:`q_nstep_td_error`.
@@ -167,9 +165,10 @@ def bdq_nstep_td_error(
     """
     q, next_q, action, next_action, reward, done, weight = data
     value = q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    next_value = next_q.gather(-1, next_action.unsqueeze(-1)).squeeze(-1).mean(-1)
-    target = target_of(reward, next_value, done, gamma, nstep, cum_reward, value_gamma)
-    each = criterion(value, target.detach().unsqueeze(-1).expand_as(value)).mean(-1)
+    next_value = next_q.gather(-1, next_action.unsqueeze(-1)).squeeze(-1)
+    total, discount = parts_of(reward, done, gamma, nstep, cum_reward, value_gamma)
+    target = total.unsqueeze(-1) + discount.unsqueeze(-1) * next_value
+    each = criterion(value, target.detach()).mean(-1)
     return weighted(each, weight)
 
 
@@ -250,7 +249,7 @@ def dqfd_nstep_td_error(
         margin_function: Margin, >= 0.
         lambda_one_step_td: Weight of the one-step error.
         nstep: n, >= 1.
-        cum_reward: Whether ``reward``, shape (B,), is already the discounted sum, with which there is no one-step error.
+        cum_reward: Whether ``reward``, shape (B,), is already the discounted sum; there is no one-step error then.
         value_gamma: Discount of the value after the rewards, shape (B,); None means gamma^n.
         criterion: Loss of each sample, of values and targets.
         trans_fn: Function that rescales values; None for none.
@@ -318,6 +317,15 @@ def target_of(
     require(isinstance(gamma, (int, float)), "gamma", "one number with cum_reward", gamma)
     discount: Any = gamma**nstep if value_gamma is None else value_gamma  # type: ignore[operator]
     return reward + discount * (1 - done.to(reward.dtype)) * next_value
+
+
+def parts_of(
+    reward: Tensor, done: Tensor, gamma: Gamma, nstep: int, cum_reward: bool, value_gamma: Tensor | float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the sums of rewards and the discounts of the values after them, each (B,); see :func:`target_of`."""
+    ones = torch.ones_like(done, dtype=reward.dtype)
+    total = target_of(reward, 0 * ones, done, gamma, nstep, cum_reward, value_gamma)
+    return total, target_of(0 * reward, ones, done, gamma, nstep, cum_reward, value_gamma)
 
 
 # ---------------------------------------------------------------------- distributions of returns
@@ -413,9 +421,7 @@ def dist_nstep_td_error(
         value_gamma: Discount of the value after the rewards, shape (B,); None means gamma^n.
     """
     dist, next_dist, action, next_action, reward, done, weight = data
-    zero = torch.zeros_like(reward[0])
-    total = target_of(reward, zero, done, gamma, nstep)
-    discount = target_of(torch.zeros_like(reward), torch.ones_like(zero), done, gamma, nstep, False, value_gamma)
+    total, discount = parts_of(reward, done, gamma, nstep, False, value_gamma)
     support = torch.linspace(v_min, v_max, n_atom, device=dist.device, dtype=dist.dtype)
     moved = rl.moved_support(total, discount, support)
     target = rl.categorical_projection(moved, rl.take_action_distribution(next_dist, next_action), support)
@@ -463,10 +469,7 @@ def fqf_nstep_td_error(
 def _quantile_error(
     chosen: Tensor, after: Tensor, tau: Tensor, data: Any, gamma: float, nstep: int, kappa: float, value_gamma: Any
 ) -> tuple[Tensor, Tensor]:
-    zero = torch.zeros_like(data.reward[0])
-    total = target_of(data.reward, zero, data.done, gamma, nstep)
-    ones = torch.ones_like(zero)
-    discount = target_of(torch.zeros_like(data.reward), ones, data.done, gamma, nstep, False, value_gamma)
+    total, discount = parts_of(data.reward, data.done, gamma, nstep, False, value_gamma)
     each = rl.quantile_huber(chosen, rl.quantile_target(total, discount, after), tau, kappa) / kappa
     return weighted(each, data.weight)
 

@@ -272,7 +272,7 @@ happo_error_continuous = happo_error
 
 
 class vtrace_data(NamedTuple):  # noqa: N801
-    """``logit`` (T, B, N), or ``mu`` and ``sigma`` (T, B, A), of both policies; values (T + 1, B); the others (T, B)."""
+    """``logit`` (T, B, N), or ``mu`` and ``sigma`` (T, B, A), of both policies; values (T + 1, B); others (T, B)."""
 
     target_output: Any
     behaviour_output: Any
@@ -330,3 +330,48 @@ def vtrace_error_discrete_action(
 
 
 vtrace_error_continuous_action = vtrace_error_discrete_action
+
+
+class coma_data(NamedTuple):  # noqa: N801
+    """``logit`` and both values (T, B, G, N) of G agents, actions and weights (T, B, G), rewards (T, B)."""
+
+    logit: Tensor
+    action: Tensor
+    q_value: Tensor
+    target_q_value: Tensor
+    reward: Tensor
+    weight: Tensor | None
+
+
+class coma_loss(NamedTuple):  # noqa: N801
+    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
+
+    policy_loss: Tensor
+    q_value_loss: Tensor
+    entropy_loss: Tensor
+
+
+def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
+    """Return the losses of COMA (Foerster et al. 2018, eq. 3 and 4, https://arxiv.org/abs/1705.08926).
+
+    The baseline of an agent is the mean value over its own actions. Values are learned towards lambda-returns, for all
+    steps but the last, which only bootstraps.
+
+    Args:
+        data: Parameters of the distributions, actions, values, rewards and weights; rewards (T, B).
+        gamma: Discount factor, in [0, 1].
+        lambda_: Trade-off of bias and variance, in [0, 1].
+    """
+    logit, action, q_value, target_q, reward, weight = data
+    chosen, target = (q.gather(-1, action.unsqueeze(-1)).squeeze(-1) for q in (q_value, target_q))
+    log_p = logit.log_softmax(-1)
+    advantage = (chosen - (log_p.exp() * q_value).sum(-1)).detach()
+    policy = weighted(-log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1) * advantage, weight)[0]
+    returns = target.clone()
+    for step in reversed(range(len(target) - 1)):
+        after = lambda_ * returns[step + 1] + (1 - lambda_) * target[step + 1]
+        returns[step] = reward[step].unsqueeze(-1) + gamma * after
+    error = (returns[:-1].detach() - chosen[:-1]).square()
+    critic = weighted(error, None if weight is None else weight[:-1])[0]
+    entropy = weighted(-(log_p.exp() * log_p).sum(-1), weight)[0]
+    return coma_loss(policy, critic, entropy)

@@ -12,16 +12,33 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.optim import Adam, AdamW, RMSprop
 
 from lightning_ding.config import require
+from lightning_ding.di_engine.resnet import resnet18
 from lightning_ding.model.encoder import create_encoder
 
 __all__ = [
-    *("Adam", "AdamW", "ContrastiveLoss", "DataParallel", "LabelSmoothCELoss", "RMSprop", "one_hot", "resnet18"),
-    *("same_shape", "squeeze", "tensor_to_list", "to_device", "to_dtype", "to_item", "to_list", "to_ndarray"),
-    *("to_tensor", "unsqueeze", "unsqueeze_repeat"),
+    "Adam",
+    "AdamW",
+    "ContrastiveLoss",
+    "DataParallel",
+    "LabelSmoothCELoss",
+    "RMSprop",
+    "one_hot",
+    "resnet18",
+    "same_shape",
+    "squeeze",
+    "tensor_to_list",
+    "to_device",
+    "to_dtype",
+    "to_item",
+    "to_list",
+    "to_ndarray",
+    "to_tensor",
+    "unsqueeze",
+    "unsqueeze_repeat",
 ]
 
 
@@ -240,11 +257,3 @@ class DataParallel(nn.DataParallel[nn.Module]):
     def parameters(self, recurse: bool = True) -> Any:
         """Return the parameters of the network inside."""
         return self.module.parameters(recurse=recurse)
-
-
-def resnet18() -> nn.Module:
-    """Return torchvision's ResNet-18 for 1000 classes (``pip install torchvision``)."""
-    from torchvision.models import resnet18 as made  # type: ignore[import-not-found]
-
-    network: nn.Module = made()
-    return network

@@ -63,7 +63,8 @@ class PlayersOfBaseEnv:
     def step(self, actions: Mapping[int, Any]) -> tuple[dict[int, Any], ...]:
         """Step the env with the actions of all players."""
         taken = [actions[player] for player in self.possible_agents]
-        obs, reward, done, info = self.env.step([one.item() if np.ndim(one) == 0 else one for one in map(np.asarray, taken)])
+        arrays = map(np.asarray, taken)
+        obs, reward, done, info = self.env.step([one.item() if one.ndim == 0 else one for one in arrays])
         players, rewards = list(self.agents), np.asarray(reward, np.float64).reshape(len(self.agents), -1).sum(1)
         infos = list(info) if isinstance(info, (list, tuple)) else [info] * len(players)
         over = bool(np.all(done))

@@ -29,19 +29,43 @@ from lightning_ding.utils.foreign import attach
 from lightning_ding.utils.ranks import rank_and_world_size
 
 _REGISTRIES = [name for name in vars(registry) if name.endswith("_REGISTRY")]
+_HOMES = {**dict.fromkeys(_REGISTRIES, "registry"), "Scheduler": "di_engine.scheduler"}
 __all__ = [
-    *_REGISTRIES,
-    *("DDPContext", "DistContext", "EasyTimer", "Registry", "RunningMeanStd", "allreduce", "allreduce_async"),
-    *("allreduce_with_indicator", "broadcast", "build_logger", "deep_merge_dicts", "default_collate"),
-    *("default_decollate", "dicts_to_lists", "dist_finalize", "dist_init", "get_rank", "get_world_size"),
-    *("import_module", "lists_to_dicts", "one_time_warning", "set_pkg_seed", "split_data_generator", "synchronize"),
-    *("timestep_collate", "to_ddp_config"),
+    *_HOMES,
+    "DDPContext",
+    "DistContext",
+    "EasyTimer",
+    "Registry",
+    "RunningMeanStd",
+    "allreduce",
+    "allreduce_async",
+    "allreduce_with_indicator",
+    "broadcast",
+    "build_logger",
+    "deep_merge_dicts",
+    "default_collate",
+    "default_decollate",
+    "dicts_to_lists",
+    "dist_finalize",
+    "dist_init",
+    "fps",
+    "get_rank",
+    "get_world_size",
+    "import_module",
+    "lists_to_dicts",
+    "one_time_warning",
+    "set_pkg_seed",
+    "split_data_generator",
+    "synchronize",
+    "timestep_collate",
+    "to_ddp_config",
+    "ttorch_collate",
 ]
-_of_registry = attach(__name__, dict.fromkeys(_REGISTRIES, "registry"))[0]
+_others = attach(__name__, _HOMES)[0]
 
 
 def __getattr__(name: str) -> Any:
-    return _of_registry(name)
+    return _others(name)
 
 
 def set_pkg_seed(seed: int, use_cuda: bool = True) -> None:
@@ -253,10 +277,53 @@ def timestep_collate(batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if name.startswith("prev_state"):
             made[name] = [list(of_step) for of_step in zip(*steps, strict=True)]
         elif isinstance(steps[0], (list, tuple)):
-            made[name] = default_collate([default_collate(list(of_step)) for of_step in zip(*steps, strict=True)], False)
+            of_steps = [default_collate(list(of_step)) for of_step in zip(*steps, strict=True)]
+            made[name] = default_collate(of_steps, False)
         else:
             made[name] = default_collate(steps)
     return made
+
+
+class Columns(dict[str, Any]):
+    """A dict whose entries are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an entry.
+
+        Raises:
+            AttributeError: If there is none.
+        """
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an entry."""
+        self[name] = value
+
+
+def ttorch_collate(x: Any, json: bool = False, cat_1dim: bool = True) -> Any:
+    """Return B items as nested tensors with leading axis B, whose entries are attributes too.
+
+    DI-engine returns a tree of its package treetensor, which also has methods of tensors.
+
+    Args:
+        x: Tensors, arrays, numbers, or nested dicts of them.
+        json: Without effect: numbers become tensors in any case.
+        cat_1dim: Join tensors of shape (1,) to (B,), not to (B, 1).
+    """
+
+    def with_attributes(value: Any) -> Any:
+        is_dict = isinstance(value, Mapping)
+        return Columns({name: with_attributes(below) for name, below in value.items()}) if is_dict else value
+
+    return with_attributes(default_collate(x, cat_1dim))
+
+
+def fps(env_manager: Any) -> float:
+    """Return the frames a second of the videos of an env or a manager; 30 if it does not say."""
+    vector = env_manager.vector_env() if hasattr(env_manager, "vector_env") else env_manager
+    return float((getattr(vector, "metadata", None) or {}).get("render_fps", 30))
 
 
 # ---------------------------------------------------------------------- ranks

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from easydict import EasyDict
 
-from lightning_ding import nested
-from lightning_ding import worker as ours
+from lightning_ding import nested, worker as ours
 from lightning_ding.config import deep_merge, require
 from lightning_ding.di_engine.env_managers import BaseEnvManager
 from lightning_ding.utils.attributes import policy_of
@@ -125,7 +124,16 @@ def section_of(cls: Any, cfg: Any, renamed: Mapping[str, str] | None = None) -> 
     return made
 
 
-QUIET = ("cfg_type", "deepcopy", "monitor", "periodic_thruput_seconds", "transform_obs", "deepcopy_obs", "unroll_len")
+QUIET = (
+    "cfg_type",
+    "deepcopy",
+    "n_episode",
+    "monitor",
+    "periodic_thruput_seconds",
+    "transform_obs",
+    "deepcopy_obs",
+    "unroll_len",
+)
 """Keys that DI-engine's defaults have, and whose purpose is served here in another way."""
 
 
@@ -319,7 +327,12 @@ class EpisodeReplayBuffer(_Samples, ours.EpisodeReplayBuffer):
     """Stores whole episodes."""
 
 
-BUFFERS = {"advanced": AdvancedReplayBuffer, "deque": DequeBufferWrapper, "naive": NaiveReplayBuffer, "episode": EpisodeReplayBuffer}
+BUFFERS = {
+    "advanced": AdvancedReplayBuffer,
+    "deque": DequeBufferWrapper,
+    "naive": NaiveReplayBuffer,
+    "episode": EpisodeReplayBuffer,
+}
 
 
 def create_buffer(cfg: Any, **kwargs: Any) -> Any:
