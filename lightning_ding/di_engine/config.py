@@ -137,8 +137,10 @@ def policy_defaults(kind: str, policy_class: Any = None) -> Config:
     family = FAMILIES.get(kind, kind)
     ours = dict(flat(to_dict(POLICY_REGISTRY.get(family).config_class())))
     shared = {name: ours[name] for name in KEYS.get(family, {}) if ours.get(name) is not None and _is_alike(name)}
-    on_policy = {"on_policy": POLICY_REGISTRY.get(family).on_policy}
-    return deep_merge(deep_merge(DEVICE | on_policy, nested(shared)), DEFAULTS.get(family, {}))
+    base = DEVICE | {"on_policy": POLICY_REGISTRY.get(family).on_policy}
+    if family == "pg":  # whose returns need whole episodes
+        base["collect"] = {"collector": {"type": "episode"}}
+    return deep_merge(deep_merge(base, nested(shared)), DEFAULTS.get(family, {}))
 
 
 def _is_alike(name: str) -> bool:

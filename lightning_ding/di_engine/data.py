@@ -10,14 +10,16 @@ import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from lightning_ding.config import require
 
 __all__ = ["Buffer", "BufferedData", "DequeBuffer"]
 
 
-class BufferedData(NamedTuple):
+@dataclass
+class BufferedData:
     """An object of a buffer, its id, and further values, such as a priority."""
 
     data: Any

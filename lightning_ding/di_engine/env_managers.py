@@ -48,14 +48,14 @@ class BaseEnvManager:
         ValueError: If there is no function, or an entry of the section has a value that is not possible.
     """
 
-    type: ClassVar[str] = "base"
+    kind: ClassVar[str] = "base"
     by_id: ClassVar[bool] = True
     """Whether observations, actions and steps are dicts by the number of the env, and not lists."""
 
     def __init__(self, env_fn: Sequence[EnvFunction], cfg: Mapping[str, Any] | None = None) -> None:
         require(len(env_fn) >= 1, "env_fn", "a function for each env", env_fn)
         self._fns = list(env_fn)
-        self._managed = translate_manager({**plain(cfg or {}), "type": self.type})
+        self._managed = translate_manager({**plain(cfg or {}), "type": self.kind})
         for line in self._managed.warnings:
             logger.warning(line)
         self.seed_of_run: int | None = None
@@ -68,7 +68,7 @@ class BaseEnvManager:
     @classmethod
     def default_config(cls) -> EasyDict:
         """Return the defaults of the section as a new ``EasyDict``."""
-        return EasyDict(type=cls.type, cfg_type=f"{cls.__name__}Dict")
+        return EasyDict(type=cls.kind, cfg_type=f"{cls.__name__}Dict")
 
     # ------------------------------------------------------------------ for workers
 
@@ -247,31 +247,31 @@ class BaseEnvManager:
 class BaseEnvManagerV2(BaseEnvManager):
     """N envs that are stepped in this process, with lists in place of dicts."""
 
-    type = "base_v2"
+    kind = "base_v2"
     by_id = False
 
 
 class SyncSubprocessEnvManager(BaseEnvManager):
     """N envs in processes, whose steps wait for all of them."""
 
-    type = "subprocess"
+    kind = "subprocess"
 
 
 class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
     """The same as :class:`SyncSubprocessEnvManager`, because each step waits for all envs here."""
 
-    type = "async_subprocess"
+    kind = "async_subprocess"
 
 
 class SubprocessEnvManagerV2(SyncSubprocessEnvManager):
     """N envs in processes, with lists in place of dicts."""
 
-    type = "subprocess_v2"
+    kind = "subprocess_v2"
     by_id = False
 
 
 MANAGERS: dict[str, type[BaseEnvManager]] = {
-    one.type: one
+    one.kind: one
     for one in (
         BaseEnvManager,
         BaseEnvManagerV2,

@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     base = getattr(ours, OURS.get(name, name))
     family = CLASSES[name]
 
-    class InForm(base):  # type: ignore[misc]
+    class InForm(base):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             require(len(args) <= len(WHOLE), name, f"called with {WHOLE} by place and the others by name", args)
             super().__init__(**arguments(family, {**dict(zip(WHOLE, args, strict=False)), **kwargs}))

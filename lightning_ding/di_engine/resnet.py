@@ -31,7 +31,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features."""
-        return (self.residual(x) + self.shortcut(x)).relu()
+        features: Tensor = self.residual(x) + self.shortcut(x)
+        return features.relu()
 
 
 def resnet18(num_classes: int = 1000) -> nn.Module:

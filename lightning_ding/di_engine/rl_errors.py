@@ -293,9 +293,20 @@ def dqfd_nstep_td_error_with_rescale(
     inv_trans_fn: Transform = value_inv_transform,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Return the same as :func:`dqfd_nstep_td_error`, for rescaled values (R2D3)."""
-    weights = (lambda_n_step_td, lambda_supervised_loss, margin_function, lambda_one_step_td)
-    rest = (nstep, cum_reward, value_gamma, criterion, trans_fn, inv_trans_fn)
-    return dqfd_nstep_td_error(data, gamma, *weights, *rest)
+    return dqfd_nstep_td_error(
+        data,
+        gamma,
+        lambda_n_step_td,
+        lambda_supervised_loss,
+        margin_function,
+        lambda_one_step_td,
+        nstep,
+        cum_reward,
+        value_gamma,
+        criterion,
+        trans_fn,
+        inv_trans_fn,
+    )
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -316,7 +327,8 @@ def target_of(
         return nstep_return(nstep_return_data(reward, next_value, done), gamma, nstep, value_gamma)
     require(isinstance(gamma, (int, float)), "gamma", "one number with cum_reward", gamma)
     discount: Any = gamma**nstep if value_gamma is None else value_gamma  # type: ignore[operator]
-    return reward + discount * (1 - done.to(reward.dtype)) * next_value
+    target: Tensor = reward + discount * (1 - done.to(reward.dtype)) * next_value
+    return target
 
 
 def parts_of(

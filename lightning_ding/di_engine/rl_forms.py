@@ -124,7 +124,8 @@ class MultinomialSampler:
 
     def __call__(self, logit: Tensor) -> Tensor:
         """Return the actions."""
-        return torch.distributions.Categorical(logits=logit).sample()
+        sample: Tensor = torch.distributions.Categorical(logits=logit).sample()
+        return sample
 
 
 class MuSampler:
@@ -140,7 +141,8 @@ class ReparameterizationSampler:
 
     def __call__(self, logit: Any) -> Tensor:
         """Return the actions."""
-        return torch.distributions.Normal(_entry(logit, "mu"), _entry(logit, "sigma")).rsample()
+        sample: Tensor = torch.distributions.Normal(_entry(logit, "mu"), _entry(logit, "sigma")).rsample()
+        return sample
 
 
 class HybridStochasticSampler:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def _map(function: Callable[[Any], Any], data: Any, skipped: Sequence[str] = ())
     """Return nested mappings, lists and tuples with ``function`` applied to everything else."""
     if isinstance(data, Mapping):
         made = {key: value if key in skipped else _map(function, value, skipped) for key, value in data.items()}
-        return made if type(data) is dict else type(data)(made)
+        return made if type(data) is dict else cast(Any, type(data))(made)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(_map(function, one, skipped) for one in data))
     if isinstance(data, (list, tuple)):
@@ -97,7 +97,7 @@ def to_tensor(
             key: value if key in ignore_keys else to_tensor(value, dtype, ignore_keys, transform_scalar)
             for key, value in item.items()
         }
-        return parts if type(item) is dict else type(item)(parts)
+        return parts if type(item) is dict else cast(Any, type(item))(parts)
     if _of_numbers(item):
         return convert(item)
     if isinstance(item, (list, tuple)):
@@ -117,7 +117,7 @@ def to_ndarray(item: Any, dtype: Any = None) -> Any:
         return item
     if isinstance(item, Mapping):
         parts = {key: to_ndarray(value, dtype) for key, value in item.items()}
-        return parts if type(item) is dict else type(item)(parts)
+        return parts if type(item) is dict else cast(Any, type(item))(parts)
     if isinstance(item, (list, tuple)) and not _of_numbers(item):
         if not item:
             return None

@@ -7,6 +7,7 @@ gives None while there are too few of them. Keys of their sections that have no 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 from collections import deque
@@ -25,37 +26,17 @@ from lightning_ding.utils.modes import CollectMode
 from lightning_ding.worker.arguments import collect_mode_of
 from lightning_ding.worker.transitions import to_list
 
-_SAME = (
-    *("BaseSerialCommander", "IBuffer", "IMetric", "ISerialCollector", "ISerialEvaluator", "LearnerAggregator"),
-    *("LearnerHook", "LoadCkptHook", "LogReduceHook", "LogShowHook", "SaveCkptHook", "VectorEvalMonitor"),
-    *("add_learner_hook", "build_learner_hook_by_cfg", "create_serial_evaluator", "merge_hooks"),
-    *("register_learner_hook", "to_tensor_transitions"),
+_OWN = (
+    *("AdvancedReplayBuffer", "BaseLearner", "BattleEpisodeSerialCollector", "BattleInteractionSerialEvaluator"),
+    *("BattleSampleSerialCollector", "DequeBufferWrapper", "EpisodeReplayBuffer", "EpisodeSerialCollector"),
+    *("InteractionSerialEvaluator", "MetricSerialEvaluator", "NaiveReplayBuffer", "SampleSerialCollector"),
+    *("create_buffer", "create_learner", "create_serial_collector"),
 )
-_DISTRIBUTED = (
-    *("BaseCommCollector", "BaseCommLearner", "BaseParallelCommander", "Coordinator", "create_comm_collector"),
-    "create_comm_learner",
-)
-__all__ = [
-    *_SAME,
-    *_DISTRIBUTED,
-    "AdvancedReplayBuffer",
-    "BaseLearner",
-    "BattleEpisodeSerialCollector",
-    "BattleInteractionSerialEvaluator",
-    "BattleSampleSerialCollector",
-    "DequeBufferWrapper",
-    "EpisodeReplayBuffer",
-    "EpisodeSerialCollector",
-    "InteractionSerialEvaluator",
-    "MetricSerialEvaluator",
-    "NaiveReplayBuffer",
-    "SampleSerialCollector",
-    "create_buffer",
-    "create_learner",
-    "create_serial_collector",
-]
-_others = attach(__name__, dict.fromkeys((*_SAME, *_DISTRIBUTED), "worker"))[0]
+_SAME = [name for name in ours.__all__ if name not in _OWN]
+__all__ = [*_SAME, *_OWN]
+_others = attach(__name__, dict.fromkeys(_SAME, "worker"))[0]
 logger = logging.getLogger(__name__)
+_Mixin: Any = object
 
 
 def __getattr__(name: str) -> Any:
@@ -150,27 +131,27 @@ def games_of(env: Any) -> Any:
 # ---------------------------------------------------------------------- collectors
 
 
-class _Collects:
+class _Collects(_Mixin):  # type: ignore[misc]
     """Collects lists of transitions, in the envs of a manager."""
 
-    _vector: ClassVar[Callable[[Any], Any]] = staticmethod(vector_of)
+    _vector: ClassVar[Any] = staticmethod(vector_of)
     _policy: Any
     has_players: ClassVar[bool]
 
     def __init__(self, cfg: Any = None, env: Any = None, policy: Any = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(section_of(type(self), cfg), self._vector(env), policy, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(section_of(type(self), cfg), self._vector(env), policy, *args, **kwargs)
 
     def reset_env(self, _env: Any = None) -> None:
         """Start new episodes, in the envs of ``_env`` if it is given."""
-        super().reset_env(self._vector(_env))  # type: ignore[misc]
+        super().reset_env(self._vector(_env))
 
     def reset(self, _policy: Any = None, _env: Any = None) -> None:
         """Replace policy and env where they are given, and reset the counters."""
-        super().reset(_policy, self._vector(_env))  # type: ignore[misc]
+        super().reset(_policy, self._vector(_env))
 
     def reset_policy(self, _policy: Any = None) -> None:
         """Replace the policy if one is given, and reset its collecting state."""
-        super().reset_policy(_policy)  # type: ignore[misc]
+        super().reset_policy(_policy)
         self._fit()
 
     def _fit(self) -> None:
@@ -179,12 +160,12 @@ class _Collects:
         if stepper is None or policy is None or self.has_players:
             return
         module = policy_of(policy).module if isinstance(policy, CollectMode) else None
-        if hasattr(module, "build"):
+        if module is not None and hasattr(module, "build"):
             module.build(stepper.env.single_observation_space, stepper.env.single_action_space)
 
     def collect(self, *args: Any, **kwargs: Any) -> Any:
         """Return lists of transitions, each a dict with ``done``; the arguments are those of the base."""
-        data = super().collect(*args, **kwargs)  # type: ignore[misc]
+        data = super().collect(*args, **kwargs)
         if self.has_players:
             parts, infos = data
             return [rows_of(one, options_of(mode)) for one, mode in zip(parts, self._policy, strict=True)], infos
@@ -211,7 +192,7 @@ class BattleEpisodeSerialCollector(_Collects, ours.BattleEpisodeSerialCollector)
     _vector = staticmethod(games_of)
 
 
-COLLECTORS = {
+COLLECTORS: dict[str, Any] = {
     "episode": EpisodeSerialCollector,
     "episode_1v1": BattleEpisodeSerialCollector,
     "sample": SampleSerialCollector,
@@ -228,28 +209,28 @@ def create_serial_collector(cfg: Any, **kwargs: Any) -> Any:
 # ---------------------------------------------------------------------- evaluators
 
 
-class _Evaluates:
+class _Evaluates(_Mixin):  # type: ignore[misc]
     """Evaluates in the envs of a manager, and saves checkpoints under DI-engine's name."""
 
-    _vector: ClassVar[Callable[[Any], Any]] = staticmethod(lambda env: vector_of(env, evaluation=True))
+    _vector: ClassVar[Any] = staticmethod(lambda env: vector_of(env, evaluation=True))
     seed: int
 
     def __init__(self, cfg: Any = None, env: Any = None, policy: Any = None, *args: Any, **kwargs: Any) -> None:
         section = section_of(type(self), cfg)
         if section.get("stop_value", 0.0) is not None and isinstance(section.get("stop_value"), (int, float)):
             section = {**section, "stop_value": None if section["stop_value"] >= 1e10 else section["stop_value"]}
-        super().__init__(section, self._vector(env), policy, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(section, self._vector(env), policy, *args, **kwargs)
         if isinstance(env, BaseEnvManager) and env.seed_of_run is not None:
             self.seed = env.seed_of_run
 
     def reset_env(self, _env: Any = None) -> None:
         """Replace the env if one is given."""
-        super().reset_env(self._vector(_env))  # type: ignore[misc]
+        super().reset_env(self._vector(_env))
 
     def eval(self, save_ckpt_fn: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Evaluate; the file name that ``save_ckpt_fn`` gets is ``ckpt_best.pth.tar``."""
         save = None if save_ckpt_fn is None else lambda name: save_ckpt_fn(name.removesuffix(".ckpt") + ".pth.tar")
-        return super().eval(save, *args, **kwargs)  # type: ignore[misc]
+        return super().eval(save, *args, **kwargs)
 
 
 class InteractionSerialEvaluator(_Evaluates, ours.InteractionSerialEvaluator):
@@ -271,19 +252,19 @@ class MetricSerialEvaluator(_Evaluates, ours.MetricSerialEvaluator):
 # ---------------------------------------------------------------------- buffers
 
 
-class _Samples:
+class _Samples(_Mixin):  # type: ignore[misc]
     """Draws lists of transitions; None while there are too few."""
 
     _options: Mapping[str, Any]
 
     def __init__(self, cfg: Any = None, *args: Any, **kwargs: Any) -> None:
         self._options = {}
-        super().__init__(section_of(type(self), cfg, RENAMED), *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(section_of(type(self), cfg, RENAMED), *args, **kwargs)
 
     def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
         """Add transitions; see the base. Data of a collector tell how its policy learns from them."""
         self._options = getattr(data, "options", self._options)
-        super().push(data, max(-1, cur_collector_envstep))  # type: ignore[misc]
+        super().push(data, max(-1, cur_collector_envstep))
 
     def sample(self, size: int, cur_learner_iter: int = 0, *args: Any, **kwargs: Any) -> Any:
         """Return ``size`` transitions as a list, each a dict with ``done``; None if there are fewer.
@@ -291,13 +272,13 @@ class _Samples:
         Further arguments are those of the base. Returns of n steps are summed as the policy wants them whose collector
         collected the newest data.
         """
-        known = inspect.signature(super().sample).parameters  # type: ignore[misc]
+        known = inspect.signature(super().sample).parameters
         unknown = [name for name in self._options if name not in known]
         allowed = f"one that takes {unknown}, which the policy needs"
         require(not unknown, "replay buffer", allowed, type(self).__name__)
         kwargs = {"as_list": True, **self._options, **kwargs}
         try:
-            return super().sample(size, max(0, cur_learner_iter), *args, **kwargs)  # type: ignore[misc]
+            return super().sample(size, max(0, cur_learner_iter), *args, **kwargs)
         except ours.NotEnoughError as error:
             logger.warning(f"no minibatch: {error}")
             return None
@@ -327,7 +308,7 @@ class EpisodeReplayBuffer(_Samples, ours.EpisodeReplayBuffer):
     """Stores whole episodes."""
 
 
-BUFFERS = {
+BUFFERS: dict[str, Any] = {
     "advanced": AdvancedReplayBuffer,
     "deque": DequeBufferWrapper,
     "naive": NaiveReplayBuffer,
@@ -344,6 +325,10 @@ def create_buffer(cfg: Any, **kwargs: Any) -> Any:
 # ---------------------------------------------------------------------- the learner
 
 
+def _mean(values: Any) -> float:
+    return float(np.mean(values))
+
+
 class Monitor:
     """The means of the newest values that are set as attributes: ``avg[name]()`` is that of ``name``.
 
@@ -355,6 +340,10 @@ class Monitor:
         2.0
     """
 
+    _values: dict[str, Any]
+    _size: int
+    last: dict[str, float]
+
     def __init__(self, size: int = 10) -> None:
         self.__dict__.update(_values={}, _size=size, last={})
 
@@ -365,7 +354,7 @@ class Monitor:
     @property
     def avg(self) -> dict[str, Callable[[], float]]:
         """A function for each name that returns the mean."""
-        return {name: lambda values=values: float(np.mean(values)) for name, values in self._values.items()}
+        return {name: functools.partial(_mean, values) for name, values in self._values.items()}
 
     @property
     def time(self) -> Monitor:
