@@ -10,18 +10,14 @@ from typing import Any
 
 from easydict import EasyDict
 
-from lightning_ding.config import deep_merge, require, to_dict
-from lightning_ding.di_engine.configs import Config, flat, merge, nested, plain, policy_type, read_file
-from lightning_ding.di_engine.defaults import DEFAULTS
+from lightning_ding.config import deep_merge, require
+from lightning_ding.di_engine.configs import Config, merge, plain, policy_type, read_file
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.own_form import is_own_form
-from lightning_ding.di_engine.policy import FAMILIES, family_of
-from lightning_ding.di_engine.shared_keys import EVAL_FREQ
+from lightning_ding.di_engine.policy_section import FAMILIES, family_of, policy_defaults
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 __all__ = ["compile_config", "read_config", "save_config"]
-DEVICE: Config = {"cuda": False, "multi_gpu": False, "bp_update_sync": True, "priority": False}
-"""Keys that the config of each policy has."""
 ROLES = {"learner": "learn", "collector": "collect", "evaluator": "eval", "replay_buffer": "other"}
 """Section of the policy for the section of each worker."""
 
@@ -123,30 +119,6 @@ def save_config(config: Mapping[str, Any], path: str | Path) -> None:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"exp_config = {pprint.pformat(plain(config), sort_dicts=False)}\n")
-
-
-def policy_defaults(kind: str, policy_class: Any = None) -> Config:
-    """Return all defaults of a policy in DI-engine's keys: those of DI-engine, or ours where they are the same.
-
-    Args:
-        kind: Type of the policy.
-        policy_class: The class, if it is one of the user in DI-engine's form.
-    """
-    if policy_class is not None and is_own_form(policy_class):
-        return deep_merge(DEVICE, plain(policy_class.default_config()))
-    family = FAMILIES.get(kind, kind)
-    ours = dict(flat(to_dict(POLICY_REGISTRY.get(family).config_class())))
-    shared = {name: ours[name] for name in KEYS.get(family, {}) if ours.get(name) is not None and _is_alike(name)}
-    base = DEVICE | {"on_policy": POLICY_REGISTRY.get(family).on_policy}
-    if family == "pg":  # whose returns need whole episodes
-        base["collect"] = {"collector": {"type": "episode"}}
-    return deep_merge(deep_merge(base, nested(shared)), DEFAULTS.get(family, {}))
-
-
-def _is_alike(name: str) -> bool:
-    """Return whether a key that both libraries have is no part of a worker, whose own defaults apply."""
-    workers = ("learn.learner.", "collect.collector.", "eval.evaluator.", "other.replay_buffer.")
-    return not name.startswith(workers) or name == EVAL_FREQ
 
 
 def _policy_of(policy: Any, main: Config, create: Config) -> tuple[str, Any]:

@@ -76,6 +76,8 @@ def arguments(family: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     for name in WHOLE:
         require(given.get(name) is not None, name, "the shape of the env's space", given.get(name))
+    if family == CLASSES["ContinuousQAC"] and given.get("action_space") in ("regression", "hybrid"):
+        family = "td3" if given.get("twin_critic") else "ddpg"
     keys = {f"model.{name}": value for name, value in given.items()}
     made: dict[str, Any] = {}
     for name, value in keys.items():

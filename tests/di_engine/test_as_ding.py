@@ -40,7 +40,7 @@ def test_every_name_that_a_module_offers_exists() -> None:
 
 
 def test_unknown_name_is_one_error() -> None:
-    with pytest.raises(ImportError, match=r"^QMIXPolicy of ding.policy.qmix is not available in lightning_ding; docs/from"):
+    with pytest.raises(ImportError, match=r"^QMIXPolicy of ding.policy.qmix is not available in lightning_ding"):
         exec("from ding.policy.qmix import QMIXPolicy")
     with pytest.raises(ImportError, match=r"^np of ding.policy is not available"):
         exec("from ding.policy import np")
@@ -60,7 +60,7 @@ def test_ding_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModuleType("ding")
     real.__file__ = "site/ding/__init__.py"
     monkeypatch.setitem(sys.modules, "ding", real)
-    with pytest.raises(ImportError, match=r"DI-engine is imported already, from site/ding/__init__.py: import lightning"):
+    with pytest.raises(ImportError, match=r"DI-engine is imported already, from site/ding/__init__.py: import"):
         as_ding.install()
 
 

@@ -27,7 +27,9 @@ def test_all_losses_are_those_of_ding() -> None:
 def test_quadratic_part_of_fqf_ends_at_kappa() -> None:
     one = torch.ones(1, dtype=torch.int64)
     q, next_q = torch.zeros(1, 1, 2), torch.full((1, 1, 2), 3.0)
-    data = rl_utils.fqf_nstep_td_data(q, next_q, one, one, torch.zeros(1, 1), torch.zeros(1), torch.full((1, 1), 0.5), None)
+    data = rl_utils.fqf_nstep_td_data(
+        q, next_q, one, one, torch.zeros(1, 1), torch.zeros(1), torch.full((1, 1), 0.5), None
+    )
     loss, each = rl_utils.fqf_nstep_td_error(data, 1.0, kappa=2.0)
     assert loss.item() == each.item() == 0.5 * 2.0 * (3.0 - 2.0 / 2) / 2.0
 

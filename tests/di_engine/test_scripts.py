@@ -18,7 +18,7 @@ from lightning_ding.di_engine.envs import BaseEnv, BaseEnvManager, BaseEnvTimest
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.translate import translate
 
-MODEL = dict(obs_shape=4, action_shape=2, encoder_hidden_size_list=[16])
+MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
 
 
 @pytest.fixture(autouse=True)
@@ -44,19 +44,19 @@ def managers(cfg: Any) -> list[BaseEnvManager]:
 
 
 def test_loop_of_learning_from_replay() -> None:
-    main = dict(
-        exp_name="loop",
-        env=dict(n_evaluator_episode=2, stop_value=1e10),
-        policy=dict(
-            cuda=False,
-            priority=True,
-            nstep=2,
-            model=MODEL,
-            learn=dict(update_per_collect=2, batch_size=16),
-            collect=dict(n_sample=8),
-            other=dict(eps=dict(type="exp", start=0.9, end=0.1, decay=100)),
-        ),
-    )
+    main = {
+        "exp_name": "loop",
+        "env": {"n_evaluator_episode": 2, "stop_value": 1e10},
+        "policy": {
+            "cuda": False,
+            "priority": True,
+            "nstep": 2,
+            "model": MODEL,
+            "learn": {"update_per_collect": 2, "batch_size": 16},
+            "collect": {"n_sample": 8},
+            "other": {"eps": {"type": "exp", "start": 0.9, "end": 0.1, "decay": 100}},
+        },
+    }
     cfg = compiled(main, policy.DQNPolicy, worker.AdvancedReplayBuffer)
     assert (cfg.policy.type, cfg.policy.cuda, cfg.policy.other.replay_buffer.type) == ("dqn", False, "advanced")
     assert "'batch_size': 16" in Path("loop/total_config.py").read_text()
@@ -97,11 +97,16 @@ def test_loop_of_learning_from_replay() -> None:
 
 
 def test_loop_of_learning_from_rollouts() -> None:
-    main = dict(
-        exp_name="rollouts",
-        env=dict(n_evaluator_episode=1),
-        policy=dict(cuda=False, model=MODEL, learn=dict(epoch_per_collect=2, batch_size=16), collect=dict(n_sample=32)),
-    )
+    main = {
+        "exp_name": "rollouts",
+        "env": {"n_evaluator_episode": 1},
+        "policy": {
+            "cuda": False,
+            "model": MODEL,
+            "learn": {"epoch_per_collect": 2, "batch_size": 16},
+            "collect": {"n_sample": 32},
+        },
+    }
     cfg = compiled(main, policy.PPOPolicy)
     learned = policy.PPOPolicy(cfg.policy, model=model.VAC(**cfg.policy.model))
     collector = worker.SampleSerialCollector(cfg.policy.collect.collector, managers(cfg)[0], learned.collect_mode)
@@ -128,16 +133,16 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     assert isinstance(made, type(made).__mro__[1])
     if family in ("cql", "discrete_cql", "td3_bc"):
         return
-    env = dict(collector_env_num=1, evaluator_env_num=1, n_evaluator_episode=1)
-    section = dict(model=dict(cfg.model), collect=dict(n_sample=cfg.collect.get("n_sample")))
+    env = {"collector_env_num": 1, "evaluator_env_num": 1, "n_evaluator_episode": 1}
+    section = {"model": dict(cfg.model), "collect": {"n_sample": cfg.collect.get("n_sample")}}
     if family == "pg":
-        section["collect"] = dict(n_episode=8)
-    create = dict(env=dict(type="pendulum" if continuous else "cartpole"), policy=dict(type=family))
+        section["collect"] = {"n_episode": 8}
+    create = {"env": {"type": "pendulum" if continuous else "cartpole"}, "policy": {"type": family}}
     if family == "pg":
-        create["collector"] = dict(type="episode")
+        create["collector"] = {"type": "episode"}
     elif family == "dqfd":
         section["collect"]["data_path"] = "demos.npz"
-    run = translate((dict(exp_name="x", env=env, policy=section), create))
+    run = translate(({"exp_name": "x", "env": env, "policy": section}, create))
     wanted = run.policy_class(run.policy_config).config
     for part in ("learn", "discount_factor", "nstep", "model", "random_collect_size"):
         if hasattr(wanted, part):
@@ -204,7 +209,7 @@ def test_two_players_play() -> None:
 
 
 class Classifier(policy.Policy):  # type: ignore[misc]
-    config = dict(type="classifier", on_policy=False)
+    config = {"type": "classifier", "on_policy": False}
 
     def _init_learn(self) -> None:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=self._cfg.learn.learning_rate)
@@ -248,9 +253,12 @@ class Show(worker.LearnerHook):  # type: ignore[name-defined, misc]
 
 
 def test_supervised_learning() -> None:
-    sections = dict(learn=dict(learning_rate=0.5, learner=dict(log_show_freq=1)), eval=dict(evaluator=dict(eval_freq=1)))
-    main = dict(exp_name="supervised", env={}, policy=dict(cuda=False, multi_gpu=False, **sections))
-    main["policy"]["eval"]["evaluator"]["stop_value"] = dict(accuracy=1.0)  # type: ignore[index]
+    sections = {
+        "learn": {"learning_rate": 0.5, "learner": {"log_show_freq": 1}},
+        "eval": {"evaluator": {"eval_freq": 1}},
+    }
+    main = {"exp_name": "supervised", "env": {}, "policy": dict(cuda=False, multi_gpu=False, **sections)}
+    main["policy"]["eval"]["evaluator"]["stop_value"] = {"accuracy": 1.0}  # type: ignore[index]
     cfg = config.compile_config(main, seed=0, policy=Classifier, evaluator=worker.MetricSerialEvaluator)
     utils.set_pkg_seed(cfg.seed, use_cuda=False)
     learned = Classifier(cfg.policy, model=nn.Linear(2, 2), enable_field=["learn", "eval"])
@@ -280,8 +288,8 @@ def test_supervised_learning() -> None:
 
 
 def test_user_values_precede_the_created_ones_and_the_defaults() -> None:
-    main = dict(exp_name="a", env=dict(manager=dict(step_timeout=5)), policy=dict(discount_factor=0.5), seed=3)
-    create = dict(env_manager=dict(type="subprocess"), policy=dict(type="dqn_command", nstep=2))
+    main = {"exp_name": "a", "env": {"manager": {"step_timeout": 5}}, "policy": {"discount_factor": 0.5}, "seed": 3}
+    create = {"env_manager": {"type": "subprocess"}, "policy": {"type": "dqn_command", "nstep": 2}}
     cfg = config.compile_config(main, auto=True, create_cfg=create, save_cfg=False, seed=1)
     assert (cfg.policy.type, cfg.policy.discount_factor, cfg.policy.nstep, cfg.seed) == ("dqn", 0.5, 2, 3)
     assert cfg.policy.learn.target_update_freq == 100  # DI-engine's
@@ -291,15 +299,15 @@ def test_user_values_precede_the_created_ones_and_the_defaults() -> None:
 
 def test_existing_folder_gets_the_time() -> None:
     Path("a").mkdir()
-    main = dict(exp_name="a", policy=dict(type="dqn"))
+    main = {"exp_name": "a", "policy": {"type": "dqn"}}
     assert config.compile_config(main, save_cfg=False).exp_name.startswith("a_")
     assert config.compile_config(main, save_cfg=False, renew_dir=False).exp_name == "a"
 
 
 def test_key_without_effect_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        worker.NaiveReplayBuffer(dict(type="naive", replay_buffer_size=4, cfg_type="x", alpha=0.6))
-        policy.DQNPolicy(EasyDict(type="dqn", cuda=False, model=MODEL, learn=dict(batchsize=3)))
+        worker.NaiveReplayBuffer({"type": "naive", "replay_buffer_size": 4, "cfg_type": "x", "alpha": 0.6})
+        policy.DQNPolicy(EasyDict(type="dqn", cuda=False, model=MODEL, learn={"batchsize": 3}))
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == "NaiveReplayBuffer: alpha = 0.6 has no effect"
     assert lines[1].startswith("policy.learn.batchsize = 3 is not read by dqn; did you mean 'policy.learn.batch_size'?")
