@@ -70,10 +70,10 @@ def is_there(module: str, name: str) -> bool:
     """Return whether a name of DI-engine is found here."""
     as_ding = importlib.import_module("lightning_ding.di_engine.as_ding")
     try:
-        if name in ("", "*"):
-            importlib.import_module(module)
-        else:
+        if name not in ("", "*"):
             as_ding.find(module, name)
+        elif module != "ding":
+            as_ding.home_of(module)
     except ImportError:
         return False
     return True

@@ -92,7 +92,7 @@ def _is_alike(name: str) -> bool:
 
 def default_section(family: str) -> EasyDict:
     """Return DI-engine's defaults of a policy as an ``EasyDict``."""
-    pair = {"env": {}, "policy": {"type": family}}, {"policy": {}}
+    pair: tuple[Config, Config] = {"env": {}, "policy": {"type": family}}, {"policy": {}}
     return EasyDict(merge(*pair, policy_defaults(family))["policy"])
 
 

@@ -292,7 +292,7 @@ RENAMED = {
 """Our keys for those of DI-engine's deque buffer."""
 
 
-class AdvancedReplayBuffer(_Samples, ours.AdvancedReplayBuffer):
+class AdvancedReplayBuffer(_Samples, ours.AdvancedReplayBuffer):  # type: ignore[misc]
     """Draws transitions by priority."""
 
 
@@ -300,11 +300,11 @@ class DequeBufferWrapper(AdvancedReplayBuffer):
     """The same as :class:`AdvancedReplayBuffer`, with the keys of DI-engine's class."""
 
 
-class NaiveReplayBuffer(_Samples, ours.NaiveReplayBuffer):
+class NaiveReplayBuffer(_Samples, ours.NaiveReplayBuffer):  # type: ignore[misc]
     """Draws transitions uniformly."""
 
 
-class EpisodeReplayBuffer(_Samples, ours.EpisodeReplayBuffer):
+class EpisodeReplayBuffer(_Samples, ours.EpisodeReplayBuffer):  # type: ignore[misc]
     """Stores whole episodes."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from benchmarks import ding_names
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> Path:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # which the hook extends
     files = {
         "dizoo/toy/envs/toy_env.py": "from ding.envs import BaseEnv\n@ENV_REGISTRY.register('toy')\nclass Toy: ...\n",
         "dizoo/toy/envs/test_toy_env.py": "ENV_REGISTRY.register\nfrom ding.nothing import x\n",

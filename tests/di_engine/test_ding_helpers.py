@@ -129,7 +129,7 @@ def test_seeds_repeat_random_numbers() -> None:
 
 def test_ranks_of_a_single_process() -> None:
     assert (utils.get_rank(), utils.get_world_size(), utils.dist_init()) == (0, 1, (0, 1))
-    cfg = utils.to_ddp_config({"policy": {"learn": {"batch_size": 8}}})  # type: ignore[arg-type]
+    cfg = utils.to_ddp_config({"policy": {"learn": {"batch_size": 8}}})
     assert cfg.policy.learn.batch_size == 8
 
 
@@ -180,7 +180,7 @@ OldCount.__name__ = "Env"
 
 def test_env_of_gym_is_taken_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        wrapped = [envs.DingEnvWrapper(OldCount(), {"env_wrapper": "default"}) for _ in range(2)]  # type: ignore[arg-type]
+        wrapped = [envs.DingEnvWrapper(OldCount(), {"env_wrapper": "default"}) for _ in range(2)]
     assert [one.getMessage() for one in caplog.records] == [
         "Env is an env of the package gym, which is taken as one of gymnasium"
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def test_all_losses_are_those_of_ding() -> None:
     assert found.keys() == EXPECTED.keys()
     assert len(found) == 78
     for name, value in found.items():
-        assert_close(value, EXPECTED[name], rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        assert_close(value, EXPECTED[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_quadratic_part_of_fqf_ends_at_kappa() -> None:
@@ -59,7 +60,8 @@ def test_one_step_error_of_dqfd_is_left_out_with_a_sum_of_rewards() -> None:
 
 def test_a_third_policy_is_refused() -> None:
     pair = (torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
-    data = rl_utils.ppo_data(*pair, *torch.zeros(4, 1), None, torch.zeros(1, 2))  # type: ignore[arg-type]
+    values: Any = (*torch.zeros(4, 1), None, torch.zeros(1, 2))
+    data = rl_utils.ppo_data(*pair, *values)
     with pytest.raises(ValueError, match="logit_pretrained must be None: there is no third policy here"):
         rl_utils.ppo_error(data)
 

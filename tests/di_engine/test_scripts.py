@@ -16,6 +16,7 @@ from torch import nn
 from lightning_ding.di_engine import config, envs, model, policy, rl_utils, utils, worker
 from lightning_ding.di_engine.envs import BaseEnv, BaseEnvManager, BaseEnvTimestep, DingEnvWrapper
 from lightning_ding.di_engine.keys import KEYS
+from lightning_ding.di_engine.policy_section import CLASSES
 from lightning_ding.di_engine.translate import translate
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
@@ -118,9 +119,9 @@ def test_loop_of_learning_from_rollouts() -> None:
     assert any(not torch.equal(one, before[name]) for name, one in learned.model.named_parameters())
 
 
-@pytest.mark.parametrize("name", [one for one, family in policy.CLASSES.items() if family in KEYS])
+@pytest.mark.parametrize("name", [one for one, family in CLASSES.items() if family in KEYS])
 def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
-    family = policy.CLASSES[name]
+    family = CLASSES[name]
     cls = getattr(policy, name)
     continuous = family in ("ddpg", "d4pg", "td3", "sac", "cql", "td3_bc")
     cfg = cls.default_config()
@@ -143,7 +144,7 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     elif family == "dqfd":
         section["collect"]["data_path"] = "demos.npz"
     run = translate(({"exp_name": "x", "env": env, "policy": section}, create))
-    wanted = run.policy_class(run.policy_config).config
+    wanted: Any = run.policy_class(run.policy_config).config
     for part in ("learn", "discount_factor", "nstep", "model", "random_collect_size"):
         if hasattr(wanted, part):
             assert getattr(made.config, part) == getattr(wanted, part)
@@ -166,7 +167,7 @@ def test_policy_is_found_by_its_type() -> None:
     assert action in (0, 1)
 
 
-class TwoPlayers(BaseEnv):
+class TwoPlayers(BaseEnv):  # type: ignore[misc]
     """Both players get 1 for equal actions, and -1 and 1 for others, three times."""
 
     observation_space = gym.spaces.Box(0, 1, (2, 3), np.float32)
@@ -208,8 +209,10 @@ def test_two_players_play() -> None:
 # ---------------------------------------------------------------------- supervised learning
 
 
-class Classifier(policy.Policy):  # type: ignore[misc]
-    config = {"type": "classifier", "on_policy": False}
+class Classifier(policy.Policy):  # type: ignore[type-arg]
+    _cfg: Any
+    _model: Any
+    config = {"type": "classifier", "on_policy": False}  # noqa: RUF012
 
     def _init_learn(self) -> None:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=self._cfg.learn.learning_rate)
@@ -234,7 +237,7 @@ class Classifier(policy.Policy):  # type: ignore[misc]
             return self._model(data)
 
 
-class Accuracy(worker.IMetric):  # type: ignore[name-defined, misc]
+class Accuracy(worker.IMetric):  # type: ignore[misc]
     def eval(self, inputs: Any, label: Any) -> dict[str, float]:
         return {"accuracy": (inputs.argmax(1) == label).float().mean().item()}
 
@@ -242,7 +245,7 @@ class Accuracy(worker.IMetric):  # type: ignore[name-defined, misc]
         return metric2 is None or metric1["accuracy"] >= metric2["accuracy"]
 
 
-class Show(worker.LearnerHook):  # type: ignore[name-defined, misc]
+class Show(worker.LearnerHook):  # type: ignore[misc]
     seen: list[float] = []  # noqa: RUF012
 
     def __call__(self, engine: Any) -> None:
