@@ -166,6 +166,37 @@ class HybridDeterminsticSampler:
 # ---------------------------------------------------------------------- losses of policies
 
 
+class a2c_data(NamedTuple):  # noqa: N801
+    """``logit`` (B, N), or ``mu`` and ``sigma`` (B, A); the others (B,), weights may be None."""
+
+    logit: Any
+    action: Tensor
+    value: Tensor
+    adv: Tensor
+    return_: Tensor
+    weight: Tensor | None
+
+
+class a2c_loss(NamedTuple):  # noqa: N801
+    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy_loss: Tensor
+
+
+def a2c_error(data: a2c_data) -> a2c_loss:
+    """Return the losses of advantage actor-critic, for discrete and continuous actions."""
+    distribution = rl.distribution_of(data.logit)
+    weight = torch.ones_like(data.value) if data.weight is None else data.weight
+    policy = -(distribution.log_prob(data.action) * data.adv * weight).mean()
+    value = ((data.return_ - data.value).square() * weight).mean()
+    return a2c_loss(policy, value, (distribution.entropy() * weight).mean())
+
+
+a2c_error_continuous = a2c_error
+
+
 class ppg_data(NamedTuple):  # noqa: N801 - DI-engine's name
     """The new and the old ``logit`` (B, N), actions (B,), new values, old values and returns, and weights (B,)."""
 

@@ -20,60 +20,41 @@ from lightning_ding.config import require
 from lightning_ding.utils.foreign import attach
 
 _ERRORS = (
-    *("bdq_nstep_td_error", "dist_1step_td_data", "dist_1step_td_error", "dist_nstep_td_data"),
-    *("dist_nstep_td_error", "dqfd_nstep_td_data", "dqfd_nstep_td_error", "dqfd_nstep_td_error_with_rescale"),
+    *("bdq_nstep_td_error", "dqfd_nstep_td_data", "dqfd_nstep_td_error", "dqfd_nstep_td_error_with_rescale"),
+    *("inv_symlog", "m_q_1step_td_data", "m_q_1step_td_error", "q_1step_td_data", "q_1step_td_error"),
+    *("q_nstep_sql_td_error", "q_nstep_td_error_with_rescale", "q_v_1step_td_data", "q_v_1step_td_error"),
+    *("symlog", "value_inv_transform", "value_transform"),
+)
+_QUANTILES = (
+    *("dist_1step_td_data", "dist_1step_td_error", "dist_nstep_td_data", "dist_nstep_td_error"),
     *("evaluate_quantile_at_action", "fqf_calculate_fraction_loss", "fqf_nstep_td_data", "fqf_nstep_td_error"),
-    *("inv_symlog", "iqn_nstep_td_data", "iqn_nstep_td_error", "m_q_1step_td_data", "m_q_1step_td_error"),
-    *("q_1step_td_data", "q_1step_td_error", "q_nstep_sql_td_error", "q_nstep_td_error_with_rescale"),
-    *("q_v_1step_td_data", "q_v_1step_td_error", "qrdqn_nstep_td_data", "qrdqn_nstep_td_error", "symlog"),
-    *("value_inv_transform", "value_transform"),
+    *("iqn_nstep_td_data", "iqn_nstep_td_error", "qrdqn_nstep_td_data", "qrdqn_nstep_td_error"),
 )
 _FORMS = (
     *("ArgmaxSampler", "GaussianNoise", "HybridDeterminsticSampler", "HybridStochasticSampler", "MuSampler"),
-    *("MultinomialSampler", "OUNoise", "ReparameterizationSampler", "coma_data", "coma_error", "coma_loss"),
-    *("compute_importance_weights", "create_noise_generator", "get_epsilon_greedy_fn", "happo_data"),
-    *("happo_error", "happo_error_continuous", "happo_info", "happo_loss", "happo_policy_data"),
-    *("happo_policy_error", "happo_policy_error_continuous", "happo_policy_loss", "happo_value_data"),
-    *("happo_value_error", "ppg_data", "ppg_joint_error", "ppg_joint_loss", "vtrace_data"),
-    *("vtrace_error_continuous_action", "vtrace_error_discrete_action", "vtrace_loss"),
+    *("MultinomialSampler", "OUNoise", "ReparameterizationSampler", "a2c_data", "a2c_error"),
+    *("a2c_error_continuous", "a2c_loss", "coma_data", "coma_error", "coma_loss", "compute_importance_weights"),
+    *("create_noise_generator", "get_epsilon_greedy_fn", "happo_data", "happo_error", "happo_error_continuous"),
+    *("happo_info", "happo_loss", "happo_policy_data", "happo_policy_error", "happo_policy_error_continuous"),
+    *("happo_policy_loss", "happo_value_data", "happo_value_error", "ppg_data", "ppg_joint_error"),
+    *("ppg_joint_loss", "vtrace_data", "vtrace_error_continuous_action", "vtrace_error_discrete_action"),
+    "vtrace_loss",
 )
+_HOMES = {
+    **dict.fromkeys(_ERRORS, "di_engine.rl_errors"),
+    **dict.fromkeys(_QUANTILES, "di_engine.rl_quantiles"),
+    **dict.fromkeys(_FORMS, "di_engine.rl_forms"),
+}
 __all__ = [
-    "a2c_data",
-    "a2c_error",
-    "a2c_error_continuous",
-    "a2c_loss",
-    "gae",
-    "gae_data",
-    "get_gae",
-    "get_gae_with_default_last_value",
-    "get_nstep_return_data",
-    "get_train_sample",
-    "nstep_return",
-    "nstep_return_data",
-    "ppo_data",
-    "ppo_data_continuous",
-    "ppo_error",
-    "ppo_error_continuous",
-    "ppo_info",
-    "ppo_loss",
-    "ppo_policy_data",
-    "ppo_policy_error",
-    "ppo_policy_data_continuous",
-    "ppo_policy_error_continuous",
-    "ppo_policy_loss",
-    "ppo_value_data",
-    "ppo_value_error",
-    "q_nstep_td_data",
-    "q_nstep_td_error",
-    "v_1step_td_data",
-    "v_1step_td_error",
-    "v_nstep_td_data",
-    "v_nstep_td_error",
-    *_ERRORS,
-    *_FORMS,
+    *_HOMES,
+    *("gae", "gae_data", "get_gae", "get_gae_with_default_last_value", "get_nstep_return_data"),
+    *("get_train_sample", "nstep_return", "nstep_return_data", "ppo_data", "ppo_data_continuous", "ppo_error"),
+    *("ppo_error_continuous", "ppo_info", "ppo_loss", "ppo_policy_data", "ppo_policy_error"),
+    *("ppo_policy_data_continuous", "ppo_policy_error_continuous", "ppo_policy_loss", "ppo_value_data"),
+    *("ppo_value_error", "q_nstep_td_data", "q_nstep_td_error", "v_1step_td_data", "v_1step_td_error"),
+    *("v_nstep_td_data", "v_nstep_td_error"),
 ]
-_homes = dict.fromkeys(_ERRORS, "di_engine.rl_errors") | dict.fromkeys(_FORMS, "di_engine.rl_forms")
-_others = attach(__name__, _homes)[0]
+_others = attach(__name__, _HOMES)[0]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 SQUARED: Criterion = nn.MSELoss(reduction="none")
 Transition = dict[str, Any]
@@ -231,25 +212,6 @@ def weighted(loss: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------- policy gradients
 
 
-class a2c_data(NamedTuple):  # noqa: N801
-    """``logit`` (B, N), or ``mu`` and ``sigma`` (B, A); the others (B,), weights may be None."""
-
-    logit: Any
-    action: Tensor
-    value: Tensor
-    adv: Tensor
-    return_: Tensor
-    weight: Tensor | None
-
-
-class a2c_loss(NamedTuple):  # noqa: N801
-    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
-
-
 class ppo_policy_data(NamedTuple):  # noqa: N801
     """The new and the old ``logit`` (B, N), or ``mu`` and ``sigma`` (B, A); the others (B,), weights may be None."""
 
@@ -318,18 +280,6 @@ class ppo_info(NamedTuple):  # noqa: N801
 
     approx_kl: float
     clipfrac: float
-
-
-def a2c_error(data: a2c_data) -> a2c_loss:
-    """Return the losses of advantage actor-critic, for discrete and continuous actions."""
-    distribution = rl.distribution_of(data.logit)
-    weight = torch.ones_like(data.value) if data.weight is None else data.weight
-    policy = -(distribution.log_prob(data.action) * data.adv * weight).mean()
-    value = ((data.return_ - data.value).square() * weight).mean()
-    return a2c_loss(policy, value, (distribution.entropy() * weight).mean())
-
-
-a2c_error_continuous = a2c_error
 
 
 def ppo_policy_error(
