@@ -23,6 +23,7 @@ OF_DING = (
     "rl_utils",
     "torch_utils",
     "utils",
+    "scheduler",
     "worker",
 )
 """Files of ``di_engine`` that have the names of DI-engine's packages."""
