@@ -1,4 +1,4 @@
-"""Files of data sets: ``.npz``, files of our replay buffers, and Minari's data sets.
+"""Files of data sets: ``.npz``, files of our replay buffers, HDF5 files, and Minari's data sets.
 
 An ``.npz`` file has the entries of :class:`Dataset`, nested ones with names such as ``obs/camera``, and may have the
 action space: ``action_low`` and ``action_high`` of a Box, or ``action_n`` and ``action_start`` of a Discrete space.
@@ -28,20 +28,23 @@ DatasetLike = str | Path | Mapping[str, Any] | Dataset
 MINARI_ID = re.compile(r"(minari:)?(?P<id>([\w.-]+/)*[\w.-]+-v\d+)")
 SPACE_ENTRIES = ("action_low", "action_high", "action_n", "action_start")
 KINDS_OF_BUFFERS = {"NaiveReplayBuffer": "naive", "AdvancedReplayBuffer": "advanced", "HERReplayBuffer": "her"}
-KINDS = "the path of an .npz file or of a replay buffer's .safetensors file, or the id of a Minari data set (name-v0)"
+KINDS = (
+    "the path of an .npz or .hdf5 file or of a replay buffer's .safetensors file, or the id of a Minari data set "
+    "(name-v0)"
+)
 
 
 def load_dataset(source: DatasetLike) -> Dataset:
     """Return a data set from a file, from Minari, or from arrays.
 
     Args:
-        source: Path of an ``.npz`` file, or of a ``.safetensors`` file that a replay buffer saved; id of a Minari data
-            set on this machine, such as ``mujoco/hopper/medium-v0``; a mapping of arrays, see :class:`Dataset`; or a
-            :class:`Dataset`.
+        source: Path of an ``.npz`` file, of a ``.safetensors`` file that a replay buffer saved, or of an ``.hdf5`` or
+            ``.h5`` file of D4RL or DI-engine; id of a Minari data set on this machine, such as
+            ``mujoco/hopper/medium-v0``; a mapping of arrays, see :class:`Dataset`; or a :class:`Dataset`.
 
     Raises:
         ValueError: If there is no such file or data set, or its data are not valid.
-        ImportError: If the extra ``minari`` is needed and not installed.
+        ImportError: If the extra ``minari`` or ``hdf5`` is needed and not installed.
     """
     if isinstance(source, Dataset):
         return source
@@ -64,6 +67,10 @@ def _read(path: Path) -> Dataset:
         return _read_npz(path)
     if path.suffix == ".safetensors":
         return _read_buffer(path)
+    if path.suffix in (".hdf5", ".h5"):
+        from lightning_ding.datamodules.hdf5_files import read_hdf5
+
+        return read_hdf5(path)
     found = MINARI_ID.fullmatch(str(path))
     require(found is not None, "dataset", KINDS, str(path))
     return _read_minari(found["id"])  # type: ignore[index]
@@ -128,6 +135,10 @@ def _read_npz(path: Path) -> Dataset:
         action_space = spaces.Box(known["action_low"], known["action_high"], dtype=known["action_low"].dtype.type)
     elif "action_n" in known:
         action_space = spaces.Discrete(int(known["action_n"]), start=int(known["action_start"]))
+    if "done" in flat:  # converted from a file of DI-engine
+        from lightning_ding.datamodules.hdf5_files import dataset_of
+
+        return dataset_of(flat, action_space)
     return Dataset(nested.unflatten(flat), action_space=action_space)
 
 

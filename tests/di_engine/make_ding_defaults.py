@@ -36,6 +36,8 @@ CHAINS = {
     "cql": ("sac:SACPolicy", "cql:CQLPolicy"),
     "discrete_cql": ("dqn:DQNPolicy", "qrdqn:QRDQNPolicy", "cql:DiscreteCQLPolicy"),
     "td3_bc": ("ddpg:DDPGPolicy", "td3_bc:TD3BCPolicy"),
+    "iql": ("iql:IQLPolicy",),
+    "bc": ("bc:BehaviourCloningPolicy",),
 }
 """File and class of each policy, after those of its bases."""
 NETWORKS = {
@@ -62,6 +64,8 @@ NETWORKS = {
     "cql": "qac:ContinuousQAC",
     "discrete_cql": "q_learning:QRDQN",
     "td3_bc": "qac:ContinuousQAC",
+    "iql": "qvac:ContinuousQVAC",
+    "bc": "bc:DiscreteBC",
 }
 WORKERS = {
     "buffer": "worker/replay_buffer/advanced_buffer.py:AdvancedReplayBuffer",
