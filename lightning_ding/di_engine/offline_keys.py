@@ -114,7 +114,7 @@ def _optimizer(value: Any, cfg: Cfg) -> Ours:
     """Return the optimizer; DI-engine takes Adam's variant with decoupled decay where there is a decay."""
     decay = cfg.get("learn.weight_decay")
     kind = "sgd" if value == "SGD" else "adam" if decay is None else "adamw"
-    momentum = {"learn.optimizer.momentum": cfg.get("learn.momentum", 0.9)} if kind == "sgd" else {}
+    momentum = {"learn.optimizer.momentum": cfg.get("learn.momentum", 0.0)} if kind == "sgd" else {}
     return {"learn.optimizer.type": kind, "learn.optimizer.weight_decay": decay or 0.0, **momentum}
 
 
@@ -148,6 +148,7 @@ BC: dict[str, Key] = {
     "learn.ce_label_smooth": Key(lambda value, _: {"learn.ce_label_smooth": 0.1 if value else 0.0}, **_DISCRETE),
     "learn.show_accuracy": only(False, why="no accuracy of each action is reported"),
     "learn.tanh_mask": only(False, why="all actions are learned from"),
+    "model.strides": only(None, why="set model.encoder_kwargs.stride of our config"),
     "learn.update_per_collect": _never(_FROM_DATA),
     **dict.fromkeys(("collect.noise", "collect.noise_sigma"), _never(_FROM_DATA)),
     **dict.fromkeys(("collect.noise_range.min", "collect.noise_range.max"), _never(_FROM_DATA)),

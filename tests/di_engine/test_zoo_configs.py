@@ -140,7 +140,7 @@ def test_config_of_r2d2_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.M
 def test_config_of_dqfd_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hint = "or give the config of an expert, which plays with the network in collect.model_path"
-    with pytest.raises(ValueError, match=f"policy.collect.data_path must be an .npz .* Minari data set; {hint}"):
+    with pytest.raises(ValueError, match=f"policy.collect.data_path must be an .npz.* Minari data set; {hint}"):
         translate(pair(DQFD, "dqfd"))
     path = write_expert(tmp_path, False)
     learn = {**DQFD["policy"]["learn"], "batch_size": 32}  # there are 40 demonstrations
