@@ -5,6 +5,7 @@ Nothing here imports torch, because env processes import this module. Packages a
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
@@ -173,7 +174,7 @@ def make_bsuite(bsuite_id: str) -> gym.Env[Any, Any]:
     name, _, _ = bsuite_id.partition("/")
     load = bsuite.bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT[name]
     settings = {key: value for key, value in dict(known[bsuite_id]).items() if key != "seed"}
-    takes_seed = "seed" in load.__code__.co_varnames
+    takes_seed = "seed" in inspect.signature(load).parameters
     return DmEnv(lambda seed: load(**settings, **({"seed": seed} if takes_seed else {})), is_over=True)
 
 

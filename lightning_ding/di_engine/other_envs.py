@@ -49,7 +49,8 @@ def _dmc2gym(section: EnvSection) -> None:
     for name, value in (("domain_name", domain), ("task_name", task)):
         require(isinstance(value, str), f"env.{name}", "a name such as 'cartpole' and 'swingup'", value)
     section.take("env_id", None)
-    stack, is_image = section.take("frame_stack", 3), bool(section.take("from_pixels", True))
+    is_image = bool(section.take("from_pixels", True))
+    stack = section.take("frame_stack", 3 if is_image else 1)
     size, grey = section.take("resize", 84), bool(section.take("warp_frame", False))
     height, width = section.take("height", size), section.take("width", size)
     require(height == width, "env.height", f"that of env.width, {width}", height)

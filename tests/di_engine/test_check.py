@@ -46,7 +46,8 @@ def test_cause_and_reason(
 ) -> None:
     found = check(write(tmp_path, "a", kind, policy, **env))
     assert (found.policy, found.cause) == (kind, cause)
-    assert reason in found.reason and "\n" not in found.reason
+    assert reason in found.reason
+    assert "\n" not in found.reason
 
 
 def test_file_that_raises_is_a_row_too(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_hdf5_of_d4rl_is_read(tmp_path: Path) -> None:
     data = load_dataset(write_hdf5(tmp_path / "a.hdf5", **d4rl_columns()))
     assert data.columns["terminated"].tolist() == [False, False, True, False, False, False]
     assert data.columns["truncated"].tolist() == [False] * 5 + [True]
-    assert (data.columns["reward"] == REWARD).all() and (data.columns["next_obs"] == OBS + 2).all()
+    assert (data.columns["reward"] == REWARD).all()
+    assert (data.columns["next_obs"] == OBS + 2).all()
     assert data.bounds().tolist() == [0, 3, 6]
 
 
@@ -87,7 +88,7 @@ def test_command_converts_a_pickled_file_of_transitions(tmp_path: Path, monkeypa
         find_data_set("data_path", "demos.pkl", "")
     command = str(got.value).partition("environment: ")[2]
     assert command == pickle_command("demos.pkl")
-    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True, env=os.environ)  # noqa: S602
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True, env=os.environ)
     data = load_dataset(find_data_set("data_path", "demos.pkl", ""))
     assert data.columns["action"].tolist() == [0, 1, 0, 1, 0, 1]
     assert (data.columns["reward"] == REWARD).all()
@@ -101,7 +102,7 @@ def test_command_converts_a_pickled_file_of_trajectories(tmp_path: Path, monkeyp
         pickle.dumps([{k: v[:4] for k, v in columns.items()}, {k: v[4:] for k, v in columns.items()}])
     )
     code = pickle_command("a.pkl", TRAJECTORIES).removeprefix('python -c "').removesuffix('"')
-    exec(code, {})  # noqa: S102 - it is the code of the command
+    exec(code, {})  # the code of the command
     data = load_dataset("a.npz")
     assert data.trajectories()["return_to_go"].tolist() == [6, 5, 3, 4, 11, 6]
     assert data.columns["truncated"].tolist() == [False, False, False, True, False, True]

@@ -61,7 +61,8 @@ def test_expert_plays_the_greedy_actions_of_its_network(checkpoint: Any) -> None
     path = play_expert(translate(expert()), "expert.ckpt", steps=50, seed=0)
     data = load_dataset(path)
     assert path == str(Path("expert") / "expert_data.npz")
-    assert len(data) >= 50 and data.whole_episodes().all()
+    assert len(data) >= 50
+    assert data.whole_episodes().all()
     greedy = checkpoint.model(torch.from_numpy(data.columns["obs"]))["logit"].argmax(1)
     assert (greedy.numpy() == data.columns["action"]).all()
     assert (data.columns["reward"] == 1).all()  # of the env: SQIL replaces them later
@@ -70,8 +71,8 @@ def test_expert_plays_the_greedy_actions_of_its_network(checkpoint: Any) -> None
 
 
 def test_expert_without_a_checkpoint_ends_in_one_line() -> None:
-    with pytest.raises(Missing, match="the expert's network must be a checkpoint, but there is no file 'gone.ckpt'"):
-        play_expert(translate(expert()), "gone.ckpt", steps=50, seed=0)
+    with pytest.raises(Missing, match="the expert's network must be a checkpoint, but there is no file 'gone'"):
+        play_expert(translate(expert()), "gone", steps=50, seed=0)
 
 
 @pytest.mark.parametrize("kind", ["sql", "dqn"])
@@ -79,7 +80,7 @@ def test_sqil_learns_from_an_expert(kind: str, checkpoint: Any, monkeypatch: pyt
     monkeypatch.setattr(imitation, "SQIL_STEPS", 40)
     own = pair(kind, {"collect": {"model_path": "expert.ckpt"}})
     policy: Any = entry.serial_pipeline_sqil(own, expert(), seed=0, max_env_step=48)
-    assert policy.progress.env_step == 48 and policy.progress.train_iter > 0
+    assert (policy.progress.env_step, policy.progress.train_iter > 0) == (48, True)
     assert len(load_dataset("expert/expert_data.npz")) >= 40
     run = imitation.sqil_run(own, expert(), 0, None, None, 10**10, 10**10)
     given = [run.data[name] for name in ("demonstrations", "demonstration_share", "imitation_reward")]
@@ -104,7 +105,7 @@ def test_dqfd_learns_from_an_expert(checkpoint: Any) -> None:
     own = pair("dqfd", {"learn": learn, "collect": {"model_path": "expert.ckpt", "data_path": None}})
     dqfd_expert = pair("dqfd", {"collect": {"data_path": None}}, exp_name="expert")
     policy: Any = entry.serial_pipeline_dqfd(own, dqfd_expert, seed=0, max_env_step=48)
-    assert policy.progress.env_step == 48 and policy.progress.train_iter > 2
+    assert (policy.progress.env_step, policy.progress.train_iter > 2) == (48, True)
     assert 40 <= len(load_dataset("expert/expert_data.npz")) < 400
     with pytest.raises(ValueError, match=r"policy\.type must be 'dqfd', got 'dqn'"):
         entry.serial_pipeline_dqfd(pair("dqn"), expert())
