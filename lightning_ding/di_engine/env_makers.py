@@ -120,7 +120,7 @@ class DmEnv(gym.Env[Any, Any]):
         is_over: Whether each end is a termination, whatever the discount.
     """
 
-    metadata: ClassVar[Info] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata: Info = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as gymnasium has it
 
     def __init__(self, make: Callable[[int], Any], is_over: bool = False, render_mode: str | None = None) -> None:
         self._make, self._is_over, self.render_mode = make, is_over, render_mode
@@ -298,7 +298,7 @@ class Procgen(gym.Env[Any, Any]):
     def __init__(self, game: str, start_level: int = 0, num_levels: int = 0) -> None:
         from procgen import ProcgenGym3Env
 
-        self._make = lambda seed: ProcgenGym3Env(
+        self._make: Callable[[int], Any] = lambda seed: ProcgenGym3Env(
             num=1, env_name=game, start_level=start_level, num_levels=num_levels, rand_seed=seed
         )
         self._inner: Any = None
@@ -349,6 +349,7 @@ class FlawedRam(gym.Wrapper[Any, Any, Any, Any]):
         duplicate_p: float = 0.2,
     ) -> None:
         super().__init__(env)
+        require(stack >= (2 if duplicate_p else 1), "frame_stack", ">= 2 with duplicate_p, otherwise >= 1", stack)
         self._scales = (noise_scale, zero_p, reward_noise, duplicate_p)
         self._seen = deque[FloatArray](maxlen=stack)
         (size,) = cast("tuple[int]", cast(spaces.Box, env.observation_space).shape)
@@ -372,11 +373,11 @@ class FlawedRam(gym.Wrapper[Any, Any, Any, Any]):
 
     @staticmethod
     def _numbers(memory: Any) -> FloatArray:
-        return np.asarray(memory, np.float32) / 255
+        return (np.asarray(memory, np.float32) / 255).astype(np.float32)
 
     def _flawed(self) -> FloatArray:
         noise, zero_p, _, duplicate_p = self._scales
-        obs = np.stack(self._seen)
+        obs: NDArray[Any] = np.stack(self._seen)
         if self._random.random() < duplicate_p:
             first = int(self._random.integers(1, len(obs)))
             obs[first:] = obs[first]
@@ -398,10 +399,10 @@ def make_flawed_ram(game: str, training: bool = True, **options: Any) -> gym.Env
     from lightning_ding.envs.rewards import sign_reward
 
     gym.register_envs(ale_py)
-    settings = {"obs_type": "ram", "frameskip": 4, "repeat_action_probability": 0.0}
+    settings: dict[str, Any] = {"obs_type": "ram", "frameskip": 4, "repeat_action_probability": 0.0}
     env: gym.Env[Any, Any] = gym.make(f"ALE/{game}-v5", **settings)
     env = FireAtStart(EpisodicLife(env) if training else env)
-    return FlawedRam(sign_reward(env) if training else env, **options)
+    return FlawedRam(cast(Any, sign_reward(env)) if training else env, **options)
 
 
 # ---------------------------------------------------------------------------------------------------- minigrid
@@ -422,7 +423,7 @@ def make_minigrid(name: str, flat: bool = True, full: bool = False, **kwargs: An
     env = gym.make(name, **kwargs)
     env = own.FullyObsWrapper(env) if full else env
     if not flat:
-        return own.ImgObsWrapper(env)
+        return cast("gym.Env[Any, Any]", own.ImgObsWrapper(env))
     return gym.wrappers.DtypeObservation(own.FlatObsWrapper(env), np.float32)
 
 

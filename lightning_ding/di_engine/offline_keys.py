@@ -98,7 +98,6 @@ def _is_continuous(cfg: Cfg) -> bool:
 
 _DISCRETE: dict[str, Any] = {"needs": lambda cfg: not _is_continuous(cfg), "why": "the actions are continuous"}
 _CONTINUOUS: dict[str, Any] = {"needs": _is_continuous, "why": "the actions are discrete"}
-_MEAN = "the actor's layers"
 
 
 def _actions(value: Any, cfg: Cfg) -> Ours:
@@ -136,9 +135,10 @@ BC: dict[str, Key] = {
     "model.head_layer_num": to("model.actor_head_layer_num", **_DISCRETE),
     "model.dueling": replaced("a value that is added to all logits does not change their distribution"),
     "model.action_space": Key(why="continuous", allowed=("regression",)),
-    **dict.fromkeys(
-        ("model.actor_head_hidden_size", "model.actor_head_layer_num"), Key(why=_MEAN, **{"needs": _is_continuous})
-    ),
+    **{
+        f"model.actor_head_{name}": Key(needs=_is_continuous, why="the actor's layers")
+        for name in ("hidden_size", "layer_num")
+    },
     **same("learn.batch_size", "learn.learning_rate"),
     "learn.optimizer": Key(_optimizer, why="DI-engine has two", allowed=("SGD", "Adam")),
     "learn.weight_decay": replaced("learn.optimizer.weight_decay"),

@@ -131,7 +131,7 @@ R2D2: dict[str, Key] = {
         why="there is no other core",
         allowed=("normal", "pytorch", "gru"),
     ),
-    "model.res_link": only(False, why="there is no connection around the core"),
+    "model.res_link": to("model.core.residual"),
 }
 
 # ---------------------------------------------------------------------------------------------------- DQfD

@@ -224,6 +224,13 @@ def test_data_set_that_cannot_be_read_is_refused(dataset: dict[str, Any], messag
         translate(pair({**DT, "dataset": dataset}, "dt"))
 
 
+def test_link_around_the_core_of_r2d2_is_residual() -> None:
+    model = {**R2D2["policy"]["model"], "res_link": True, "encoder_hidden_size_list": [32, 16]}
+    run = translate(pair({**R2D2, "policy": {**R2D2["policy"], "model": model}}, "r2d2"))
+    core = run.policy_class(run.policy_config).config.model.core
+    assert (core.residual, core.hidden_size) == (True, 16)
+
+
 def test_keys_and_limits_of_another_policy_are_named() -> None:
     with pytest.raises(ValueError, match=r"main_config\.dataset must be left out with r2d2, which collects"):
         translate(pair({**R2D2, "dataset": {}}, "r2d2"))
