@@ -14,7 +14,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules.dataset_files import load_dataset
 from lightning_ding.di_engine import imitation
 from lightning_ding.di_engine.configs import Missing
-from lightning_ding.di_engine.experts import play_expert
+from lightning_ding.di_engine.imitation import play_expert
 from lightning_ding.di_engine.serial import make_policy
 from lightning_ding.di_engine.serial_cli import main as command
 from lightning_ding.di_engine.translate import translate
