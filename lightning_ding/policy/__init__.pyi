@@ -4,7 +4,7 @@ import lightning_ding.di_engine.policies.policy as _foreign
 from .a2c import A2CConfig as A2CConfig, A2CPolicy as A2CPolicy
 from .awac import AWACConfig as AWACConfig, AWACPolicy as AWACPolicy
 from .base.config import PolicyConfig as PolicyConfig
-from .base.non_finite import NonFiniteError as NonFiniteError
+from .base.dump import NonFiniteError as NonFiniteError
 from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Policy
 from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
 from .c51 import C51Config as C51Config, C51Policy as C51Policy
