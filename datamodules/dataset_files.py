@@ -223,12 +223,6 @@ def _write_minari(episodes: Sequence[Mapping[str, Any]], name: str, env: Any, al
         import_minari().create_dataset_from_buffers(
             name, buffers, env=env.spec, algorithm_name=algorithm, requirements=[], **spaces_of_env
         )
-<<<<<<< HEAD
-
-
-def _all_observations(episode: Mapping[str, Any]) -> Any:
-    last = nested.index(episode["next_obs"], slice(-1, None))
-    return nested.concatenate_arrays([episode["obs"], last])
 
 
 # ---------------------------------------------------------------------------------------------------- HDF5
@@ -282,5 +276,3 @@ def _flat(name: str, value: Any) -> NDArray[Any]:
     has_axis = array.ndim == 2 and array.shape[1] == 1
     is_number = name in ("reward", "terminated", "truncated") or (name == "action" and array.dtype.kind in "iub")
     return array[:, 0] if has_axis and is_number else array
-=======
->>>>>>> main
