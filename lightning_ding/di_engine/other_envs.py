@@ -179,7 +179,7 @@ def use_other(section: EnvSection, kind: str) -> None:
         ValueError: If the env has several agents.
     """
     if kind in SEVERAL_AGENTS:
-        game = current_id(str(section.take("env_id", kind)))
+        game = current_id(str(section.take("env_id", kind.replace("petting_zoo_pistonball", "pistonball_v6"))))
         raise ValueError(
             f"env.type must be of a single agent, got the game of several agents {game!r}: DI-engine's policies for "
             "these games are not available here; lightning_ding.envs.PettingZooVectorEnv and the battle collectors run "
