@@ -1,8 +1,8 @@
 """How many of the configs of DI-engine's dizoo load and train here, unchanged.
 
-    python -m pip install --no-deps --target FOLDER DI-engine
+    git clone https://github.com/opendilab/DI-engine FOLDER             # the package on PyPI lacks a quarter of them
     python -m benchmarks.dizoo --folder FOLDER                        # all pairs of configs; an hour or two
-    python -m benchmarks.dizoo --folder FOLDER --load                 # translates them only; a minute
+    python -m benchmarks.dizoo --folder FOLDER --all                  # translates them only; a minute
     python -m benchmarks.dizoo --folder FOLDER --only cartpole_dqn    # those whose path contains the text
     python -m benchmarks.dizoo --folder FOLDER --without atari        # those whose path does not; minutes
 
@@ -18,12 +18,10 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import re
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,33 +29,14 @@ from typing import Any
 
 import torch
 
-from lightning_ding.di_engine.configs import policy_type, read_pair
+from lightning_ding.di_engine.check import RUNS, Checked, cause_of, config_files, one_line, summary
+from lightning_ding.di_engine.configs import entry_of, policy_type, read_pair
 from lightning_ding.di_engine.serial import train
 from lightning_ding.di_engine.translate import translate
 
 UPDATES = 10
-IS_PAIR = [re.compile(rf"^{name} *=", re.MULTILINE) for name in ("main_config", "create_config")]
-REASONS = {
-    "reward model": ("reward_model.", "has no counterpart: there are no such reward models"),
-    "env": ("env.type must be", "env_id must be", "more packages", "No module named"),
-    "policy": ("create_config.policy.type must be",),
-    "data set": ("data_path must be", "data_dir_prefix must be"),
-    "checkpoint": ("path must be a checkpoint",),
-    "several agents": ("several agents",),
-    "option": (" here (", "has no counterpart: hindsight", "no argument of the network"),
-    "another pipeline": ("has no counterpart", "unknown section", "belong to a distributed run"),
-}
-"""Texts of errors by the kind of reason, in the order in which they are tried."""
 Row = dict[str, Any]
-"""``config``, ``policy``, ``loaded``, ``trained``, ``reason``, and the counters of the run."""
-
-
-def configs(folder: Path) -> Iterator[Path]:
-    """Yield the files below ``dizoo`` that define a pair of configs."""
-    for file in sorted((folder / "dizoo").rglob("*.py")):
-        text = file.read_text()
-        if all(pattern.search(text) for pattern in IS_PAIR):
-            yield file
+"""``config``, ``policy``, ``loaded``, ``trained``, ``reason``, ``cause``, and the counters of the run."""
 
 
 def run(file: Path, trains: bool) -> Row:
@@ -67,7 +46,8 @@ def run(file: Path, trains: bool) -> Row:
     try:
         pair = read_pair(str(file))
         row["policy"] = policy_type(*pair)
-        translated = translate(pair, max_train_iter=UPDATES)
+        translated = translate(pair, max_train_iter=UPDATES, entry=entry_of(file))
+        translated.check_needs()
         row |= {"loaded": True, "translated": len(translated.translated), "warnings": list(translated.warnings)}
         if not trains:
             return row
@@ -78,7 +58,7 @@ def run(file: Path, trains: bool) -> Row:
         policy = train(dataclasses.replace(translated, trainer=trainer, data=data))
         seconds = time.perf_counter() - began
     except BaseException as error:  # whatever the config does is a result, also sys.exit
-        return row | {"reason": f"{type(error).__name__}: {error}"}
+        return row | {"reason": one_line(error), "cause": cause_of(error)}
     progress = {"env_step": policy.progress.env_step, "train_iter": policy.progress.train_iter}
     return row | {"trained": policy.progress.train_iter > 0, "seconds": round(seconds, 1), **progress}
 
@@ -90,12 +70,18 @@ def run_apart(file: Path, seconds: float, trains: bool) -> Row:
         process = multiprocessing.get_context("fork").Process(target=_child, args=(file, trains, Path(scratch), there))
         process.start()
         there.close()
-        row = {"policy": "", "loaded": True, "trained": False, "reason": f"no {UPDATES} updates in {seconds:g} s"}
+        row = {
+            "policy": "",
+            "loaded": True,
+            "trained": False,
+            "reason": f"no {UPDATES} updates in {seconds:g} s",
+            "cause": "time",
+        }
         if here.poll(seconds):
             try:
                 row = here.recv()
             except EOFError:
-                row |= {"loaded": False, "reason": "the process ended"}
+                row |= {"loaded": False, "reason": "the process ended", "cause": "other"}
         process.kill()
         process.join()
     return row
@@ -109,20 +95,13 @@ def _child(file: Path, trains: bool, scratch: Path, answer: Connection) -> None:
     answer.send(run(file, trains))
 
 
-def reason_of(row: Row) -> str:
-    """Return the kind of reason for which a config does not load or train; empty for one that does."""
-    if row["trained"] or "reason" not in row:
-        return ""
-    return next((kind for kind, texts in REASONS.items() if any(text in row["reason"] for text in texts)), "other")
-
-
 def table(rows: list[Row], trains: bool) -> str:
     """Return the counts of each algorithm, and the configs that do not train, as Markdown."""
     lines = ["| algorithm | configs | load | train | the others |", "|---|---|---|---|---|"]
     kinds = sorted({row["policy"] for row in rows}, key=lambda kind: (not _count(rows, kind, "loaded"), kind))
     for kind in (*kinds, None):
         of_kind = [row for row in rows if kind in (None, row["policy"])]
-        why = Counter(filter(None, map(reason_of, of_kind))).most_common()
+        why = Counter(row["cause"] for row in of_kind if not row["trained"] and "cause" in row).most_common()
         counts = [str(_count(rows, kind, name)) for name in ("loaded", "trained")]
         lines.append(
             f"| {'all' if kind is None else kind or 'not read'} | {len(of_kind)} | {' | '.join(counts)} | "
@@ -130,9 +109,9 @@ def table(rows: list[Row], trains: bool) -> str:
         )
     lines += ["", "| config | reason |", "|---|---|"]
     lines += [f"| {row['config']} | {' '.join(row['reason'].split())[:200]} |" for row in rows if "reason" in row]
-    loaded, trained = _count(rows, None, "loaded"), _count(rows, None, "trained")
-    done = f"{trained} of {len(rows)} configs train, {loaded} load" if trains else f"{loaded} of {len(rows)} load"
-    return "\n".join([*lines, "", done])
+    checked = [Checked(Path(row["config"]), row["policy"], row.get("cause", RUNS), "") for row in rows]
+    trained = f"{_count(rows, None, 'trained')} train; " if trains else ""
+    return "\n".join([*lines, "", trained + summary(checked)])
 
 
 def _count(rows: list[Row], kind: str | None, name: str) -> int:
@@ -147,7 +126,7 @@ def main() -> None:
         "--only", nargs="+", default=[""], help="run the configs whose path contains one of these texts"
     )
     parser.add_argument("--without", nargs="+", default=[], help="leave out those with one of these texts")
-    parser.add_argument("--load", action="store_true", help="translate the configs, and train none")
+    parser.add_argument("--all", action="store_true", help="translate the configs, and train none")
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time for a config")
     parser.add_argument("--out", type=Path, help="JSON file, such as docs/results/dizoo.json")
     options = parser.parse_args()
@@ -157,17 +136,17 @@ def main() -> None:
     folder = options.folder.resolve()
     sys.path.append(str(folder))  # a config may import its envs
     rows = []
-    for file in configs(folder):
+    for file in config_files([folder / "dizoo"]):
         name = file.relative_to(folder / "dizoo").as_posix()
         if not any(text in name for text in options.only) or any(text in name for text in options.without):
             continue
-        rows.append({"config": name} | run_apart(file, options.seconds, not options.load))
-        is_done = rows[-1]["loaded" if options.load else "trained"]
+        rows.append({"config": name} | run_apart(file, options.seconds, not options.all))
+        is_done = rows[-1]["loaded" if options.all else "trained"]
         print(f"{name}: {'ok' if is_done else rows[-1].get('reason', 'no update')[:150]}", flush=True)
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(rows, indent=1))
-    print(table(rows, not options.load))
+    print(table(rows, not options.all))
 
 
 if __name__ == "__main__":

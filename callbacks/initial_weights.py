@@ -30,20 +30,21 @@ class InitialWeights(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Load the weights."""
-        self._load(pl_module)
+        self.load(pl_module)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Load the weights, unless the validation is part of a fit."""
         if trainer.state.fn == "validate":
-            self._load(pl_module)
+            self.load(pl_module)
 
     @override
     def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Load the weights."""
-        self._load(pl_module)
+        self.load(pl_module)
 
-    def _load(self, policy: Any) -> None:
+    def load(self, policy: Any) -> None:
+        """Load the weights into a policy."""
         policy.has_loaded_weights = True
         if self.path.endswith(".ckpt"):
             policy.load_state_dict(torch.load(self.path, map_location="cpu", weights_only=True)["state_dict"])

@@ -5,6 +5,7 @@ Shapes: N transitions of a data set, E episodes, A dimensions of an action.
 
 from __future__ import annotations
 
+import copy
 import logging
 import zlib
 from collections.abc import Mapping
@@ -123,6 +124,17 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.columns["reward"])
+
+    def with_rewards(self, scale: float, shift: float) -> Dataset:
+        """Return the same transitions, or this data set itself, with the rewards ``(reward + shift) * scale``."""
+        if (scale, shift) == (1, 0):
+            return self
+        changed = copy.copy(self)
+        changed.__dict__.pop("checksum", None)
+        reward = (self.columns["reward"].astype(np.float64) + shift) * scale
+        changed.columns = {**self.columns, "reward": reward.astype(np.float32)}
+        changed._reward_left_out = np.where(self._reward_left_out == 0, 0.0, (self._reward_left_out + shift) * scale)
+        return changed
 
     def check(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Check that the data fit the spaces of an env, and that no ``action_mask`` excludes an action.

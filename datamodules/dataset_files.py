@@ -1,4 +1,4 @@
-"""Files of data sets: ``.npz``, files of our replay buffers, and Minari's data sets.
+"""Files of data sets: ``.npz``, files of our replay buffers, HDF5 files, and Minari's data sets.
 
 An ``.npz`` file has the entries of :class:`Dataset`, nested ones with names such as ``obs/camera``, and may have the
 action space: ``action_low`` and ``action_high`` of a Box, or ``action_n`` and ``action_start`` of a Discrete space.
@@ -17,31 +17,35 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.datamodules.dataset import NAMES, Dataset
+from lightning_ding.datamodules.dataset import D4RL_NAMES, NAMES, Dataset
 from lightning_ding.worker import create_buffer
 
 DatasetLike = str | Path | Mapping[str, Any] | Dataset
 MINARI_ID = re.compile(r"(minari:)?(?P<id>([\w.-]+/)*[\w.-]+-v\d+)")
 SPACE_ENTRIES = ("action_low", "action_high", "action_n", "action_start")
 KINDS_OF_BUFFERS = {"NaiveReplayBuffer": "naive", "AdvancedReplayBuffer": "advanced", "HERReplayBuffer": "her"}
-KINDS = "the path of an .npz file or of a replay buffer's .safetensors file, or the id of a Minari data set (name-v0)"
+KINDS = (
+    "the path of an .npz or .hdf5 file or of a replay buffer's .safetensors file, or the id of a Minari data set "
+    "(name-v0)"
+)
 
 
 def load_dataset(source: DatasetLike) -> Dataset:
     """Return a data set from a file, from Minari, or from arrays.
 
     Args:
-        source: Path of an ``.npz`` file, or of a ``.safetensors`` file that a replay buffer saved; id of a Minari data
-            set on this machine, such as ``mujoco/hopper/medium-v0``; a mapping of arrays, see :class:`Dataset`; or a
-            :class:`Dataset`.
+        source: Path of an ``.npz`` file, of a ``.safetensors`` file that a replay buffer saved, or of an ``.hdf5`` or
+            ``.h5`` file of D4RL or DI-engine; id of a Minari data set on this machine, such as
+            ``mujoco/hopper/medium-v0``; a mapping of arrays, see :class:`Dataset`; or a :class:`Dataset`.
 
     Raises:
         ValueError: If there is no such file or data set, or its data are not valid.
-        ImportError: If the extra ``minari`` is needed and not installed.
+        ImportError: If the extra ``minari`` or ``hdf5`` is needed and not installed.
     """
     if isinstance(source, Dataset):
         return source
@@ -64,6 +68,8 @@ def _read(path: Path) -> Dataset:
         return _read_npz(path)
     if path.suffix == ".safetensors":
         return _read_buffer(path)
+    if path.suffix in (".hdf5", ".h5"):
+        return _read_hdf5(path)
     found = MINARI_ID.fullmatch(str(path))
     require(found is not None, "dataset", KINDS, str(path))
     return _read_minari(found["id"])  # type: ignore[index]
@@ -128,6 +134,8 @@ def _read_npz(path: Path) -> Dataset:
         action_space = spaces.Box(known["action_low"], known["action_high"], dtype=known["action_low"].dtype.type)
     elif "action_n" in known:
         action_space = spaces.Discrete(int(known["action_n"]), start=int(known["action_start"]))
+    if "done" in flat:  # converted from a file of DI-engine
+        return _dataset_of(flat, action_space)
     return Dataset(nested.unflatten(flat), action_space=action_space)
 
 
@@ -215,3 +223,56 @@ def _write_minari(episodes: Sequence[Mapping[str, Any]], name: str, env: Any, al
         import_minari().create_dataset_from_buffers(
             name, buffers, env=env.spec, algorithm_name=algorithm, requirements=[], **spaces_of_env
         )
+
+
+# ---------------------------------------------------------------------------------------------------- HDF5
+
+DONE = "done"
+"""DI-engine's entry for the end of an episode, of which its policies bootstrap no value."""
+KNOWN = frozenset({*NAMES, *D4RL_NAMES, DONE})
+
+
+def _read_hdf5(path: Path) -> Dataset:
+    """Return the data set of a file with one array for each entry.
+
+    The entries are those of D4RL (``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts``), those of
+    DI-engine (``obs``, ``action``, ``reward``, ``next_obs``, ``done``), or our own. Others, such as D4RL's groups
+    ``infos`` and ``metadata``, are left out. With DI-engine's ``done``, every end is a termination, as in DI-engine.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If there is no such file, or it is no HDF5 file or has no transitions.
+        ImportError: If ``h5py`` is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("HDF5 files need the package h5py: pip install 'lightning_ding[hdf5]'") from error
+    require(path.is_file(), "dataset", "the path of a file", str(path))
+    try:
+        with h5py.File(path, "r") as file:
+            found = {name: file[name][()] for name in file if name in KNOWN and isinstance(file[name], h5py.Dataset)}
+    except OSError as error:
+        raise ValueError(f"dataset must be an HDF5 file, got {path}: {error}") from error
+    return _dataset_of(found)
+
+
+def _dataset_of(found: Mapping[str, Any], action_space: spaces.Space[Any] | None = None) -> Dataset:
+    """Return the data set of arrays with the names and shapes of D4RL or DI-engine.
+
+    Args:
+        found: The arrays.
+        action_space: Action space of the env; see :class:`Dataset`.
+    """
+    named = {"terminated" if name == DONE else D4RL_NAMES.get(name, name): value for name, value in found.items()}
+    return Dataset({name: _flat(name, value) for name, value in named.items()}, action_space=action_space)
+
+
+def _flat(name: str, value: Any) -> NDArray[Any]:
+    """Return an entry without the axis of length 1 that DI-engine gives to rewards, ends and discrete actions."""
+    array = np.asarray(value)
+    has_axis = array.ndim == 2 and array.shape[1] == 1
+    is_number = name in ("reward", "terminated", "truncated") or (name == "action" and array.dtype.kind in "iub")
+    return array[:, 0] if has_axis and is_number else array

@@ -46,6 +46,8 @@ class OfflineDataModule(RunDataModule):
             set on this machine; arrays by name; or a :class:`Dataset`. See :func:`load_dataset`.
         env_id: Evaluation env, in any form that :class:`RunDataModule` takes; None evaluates nothing, and takes
             the spaces from the data.
+        reward_scale: Factor of the rewards of the data set, > 0.
+        reward_shift: Number that is added to each reward of the data set before it is scaled.
         kwargs: Further arguments of :class:`RunDataModule`, which concern evaluations and updates here:
             ``norm_obs`` and ``norm_reward`` use the statistics of the data set, and ``eval_every`` and
             ``checkpoint_every`` count updates. Not ``num_envs``, ``max_env_step``, ``train_wrappers``, and no env of
@@ -78,6 +80,8 @@ class OfflineDataModule(RunDataModule):
         self,
         dataset: DatasetLike,
         env_id: EnvLike | None = None,
+        reward_scale: float = 1.0,
+        reward_shift: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -97,7 +101,8 @@ class OfflineDataModule(RunDataModule):
             require(self.stop_value is None, "stop_value", "None without env_id", self.stop_value)
             require(self.eval_every is None, "eval_every", "None without env_id", self.eval_every)
             require(not self.info_keys, "info_keys", "empty without env_id", kwargs.get("info_keys"))
-        self.dataset: Dataset = load_dataset(dataset)
+        require(reward_scale > 0, "reward_scale", "> 0", reward_scale)
+        self.dataset: Dataset = load_dataset(dataset).with_rewards(reward_scale, reward_shift)
         """The data set."""
         is_named = isinstance(dataset, (str, os.PathLike))
         self.save_hyperparameters({"dataset": str(dataset) if is_named else f"{len(self.dataset)} transitions"})

@@ -30,7 +30,11 @@ MODULES = (
 )
 """Modules whose ``__all__`` is public, or without one every name that they define without an underscore."""
 NAMES = {
-    "entry": ("eval", "parallel_pipeline", "serial_pipeline", "serial_pipeline_offline", "serial_pipeline_onpolicy"),
+    "entry": (
+        *("eval", "parallel_pipeline", "serial_pipeline", "serial_pipeline_bc", "serial_pipeline_dqfd"),
+        *("serial_pipeline_gail", "serial_pipeline_offline", "serial_pipeline_onpolicy"),
+        *("serial_pipeline_reward_model_offpolicy", "serial_pipeline_reward_model_onpolicy", "serial_pipeline_sqil"),
+    ),
     "entry.cli": ("main",),
     "entry.collect": ("collect",),
     "entry.enjoy": ("enjoy",),

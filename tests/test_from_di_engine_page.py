@@ -63,7 +63,7 @@ def test_page_has_as_many_blocks_as_are_run_here() -> None:
     run_here = {"Running a config": 3, "Imports": 1, "A script": 1, "A policy": 4}
     run_here |= {"An env": 2, "A hook": 2, "A config": 1}
     assert {title: one for title, one in number.items() if one and title != "Checkpoints"} == run_here
-    assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [2, 1]
+    assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [3, 1]
     assert all("\nassert " in BY_TITLE[title] for title in run_here if title != "Imports")
 
 
@@ -89,7 +89,7 @@ def test_config_of_a_data_set_is_trained_on_it() -> None:
 
 def test_commands_run_in_their_order(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks("bash", PAGE) for line in block.splitlines()]
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         program, *options = line.split()
         if program == "python":
@@ -102,6 +102,7 @@ def test_commands_run_in_their_order(monkeypatch: pytest.MonkeyPatch, capsys: py
     printed = capsys.readouterr().out
     assert "policy.learn.batch_size -> model.cfg.learn.batch_size" in printed
     assert "mean return: " in printed
+    assert "1 configs: 1 runs" in printed
 
 
 def test_script_runs() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +40,19 @@ REFUSED = {
     "system_config": _PARALLEL,
 }
 """Sections that exist in DI-engine and not here, with the reason."""
+
+
+class Missing(ValueError):  # noqa: N818 - a complete config, no error in it
+    """A config that this package can run lacks a package or a file on this machine.
+
+    Args:
+        text: What is missing and how to get it.
+        kind: What kind of thing it is: ``"env"``, ``"data set"`` or ``"checkpoint"``.
+    """
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def read_pair(source: Any) -> tuple[Config, Config]:
@@ -96,6 +110,21 @@ def read_file(path: str | Path, names: Sequence[str]) -> tuple[Any, ...]:
         if not isinstance(getattr(module, name, None), Mapping):
             raise ValueError(f"{str(file)!r} must define {wanted}, but has no {name}")
     return tuple(getattr(module, name) for name in names)
+
+
+ENTRY = re.compile(r"\bserial_pipeline_(\w+)\(")
+
+
+def entry_of(source: Any) -> str | None:
+    """Return the entry of DI-engine that a config file calls when it is run, without ``serial_pipeline_``.
+
+    Args:
+        source: Path of the file; None is returned for a pair.
+    """
+    if not isinstance(source, (str, Path)) or not Path(source).is_file():
+        return None
+    found = ENTRY.findall(Path(source).read_text(errors="replace"))
+    return found[-1] if found else None
 
 
 CLASSES = ("env_manager", "policy", "learner", "collector", "evaluator", "buffer", "env", "reward_model", "world_model")
@@ -178,6 +207,10 @@ def merge(main: Mapping[str, Any], create: Mapping[str, Any], defaults: Mapping[
     return {"exp_name": main.get("exp_name", "default_experiment"), "env": env, "policy": policy}
 
 
+OLDER_NAMES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
+"""Names of policies in configs that are older than DI-engine's own."""
+
+
 def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
     """Return the type of the policy without ``_command``.
 
@@ -185,6 +218,7 @@ def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
         ValueError: If ``create_config`` has none.
     """
     kind = main["policy"].get("type", create["policy"].get("type"))
+    kind = OLDER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str):
         raise ValueError(f"create_config.policy.type must be the name of a policy, got {kind!r}")
     return kind.removesuffix("_command")

@@ -93,6 +93,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3, "target_theta": 0.005},
         "eval": {"evaluator": {"eval_freq": 5000}},
     },
+    "iql": {
+        "model": {
+            "actor_head_hidden_size": 512,
+            "actor_head_layer_num": 3,
+            "critic_head_hidden_size": 512,
+            "critic_head_layer_num": 2,
+        },
+        "learn": {"init_w": 3e-3, "beta": 1.0},
+    },
+    "bc": {
+        "model": _HEAD,
+        "learn": {"batch_size": 32, "learning_rate": 1e-5, "optimizer": "SGD", "momentum": 0.9, "weight_decay": 1e-4},
+    },
 }
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
@@ -113,6 +126,8 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "cql": {"learn.update_per_collect": 1},
     "discrete_cql": {"learn.update_per_collect": 1, "learn.optimizer.eps": 1e-8},
     "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
+    "iql": {"learn.update_per_collect": 1, "learn.target_theta": 1.0},
+    "bc": {"learn.update_per_collect": 1},
 }
 """Settings that DI-engine has no key for, in our keys, for each type of policy."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,11 +44,31 @@ def current_id(env_id: str) -> str:
     return new if new in gym.registry or "." in new or env_id not in gym.registry else env_id
 
 
+@dataclass(frozen=True)
+class Need:
+    """A package that an env needs and this project does not bring.
+
+    Args:
+        module: Name of the module to import; empty if the env does not run with this package at all.
+        text: What is needed and how to get it.
+    """
+
+    module: str
+    text: str
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the module can be imported on this machine."""
+        return bool(self.module) and importlib.util.find_spec(self.module) is not None
+
+
 @dataclass
 class EnvSection:
     """The entries of a section that are not translated yet, and what was translated so far."""
 
     left: dict[str, Any]
+    kind: str = ""
+    """Name of the env type."""
     env: EnvLike = ""
     num_envs: int = 1
     num_eval_envs: int = 1
@@ -62,6 +83,11 @@ class EnvSection:
     warnings: list[str] = field(default_factory=list)
     common: dict[str, Any] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
+    needs: list[Need] = field(default_factory=list)
+    dataset: str = ""
+    """D4RL's name of the data set that the name of the env implies."""
+    reward_norm: str | None = None
+    """D4RL's way to scale the rewards of the data set."""
 
     def take(self, name: str, default: Any) -> Any:
         """Return an entry, which counts as translated."""
@@ -85,6 +111,11 @@ class EnvSection:
         if name in self.left:
             self.translated.append(f"env.{name} {self.left[name]!r} -> not needed: {reason}")
         self.take(name, None)
+
+    def need(self, module: str, install: str) -> None:
+        """Note a package that the env needs, and the command that installs it."""
+        kind = self.kind or "of this config"
+        self.needs.append(Need(module, f"the env {kind} needs the package {module.partition('.')[0]}: {install}"))
 
     def take_id(self, default: str | None = None, example: str = "Hopper-v3") -> str:
         """Return the entry ``env_id``."""

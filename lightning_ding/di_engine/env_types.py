@@ -11,7 +11,7 @@ from easydict import EasyDict
 
 from lightning_ding.config import deep_merge, require
 from lightning_ding.di_engine.env_manager import translate_manager
-from lightning_ding.di_engine.env_section import EnvSection, plain_dicts, wrapper_entry
+from lightning_ding.di_engine.env_section import EnvSection, Need, plain_dicts, wrapper_entry
 from lightning_ding.di_engine.known_envs import translate_known
 from lightning_ding.envs.named import EnvLike, names_of
 from lightning_ding.envs.vector import VectorMode
@@ -49,6 +49,12 @@ class TranslatedEnvs:
     """A line "old -> new" for each entry that has another name or form here."""
     warnings: tuple[str, ...]
     """A line for each entry without effect, or whose effect differs."""
+    needs: tuple[Need, ...] = ()
+    """The packages that the envs need and this project does not bring."""
+    dataset: str = ""
+    """D4RL's name of the data set that the name of the env implies; empty for none."""
+    reward_norm: str | None = None
+    """D4RL's way to scale the rewards of the data set."""
 
     def datamodule_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments of the datamodule that describe the envs."""
@@ -114,6 +120,7 @@ def translate_envs(
     managed = translate_manager({**manager, **(main_env.get("manager") or {})})
     section = EnvSection({**plain_dicts(create_env), **plain_dicts(main_env)})
     kind = section.take("type", None)
+    section.kind = str(kind)
     modules = names_of(section.take("import_names", []))
     section.modules = [name for name in modules if name.partition(".")[0] != "dizoo"]
     import_modules(section.modules)
@@ -136,6 +143,9 @@ def translate_envs(
         replay_path=section.common["replay_path"],
         translated=(*section.translated, *managed.translated),
         warnings=(*section.warnings, *managed.warnings),
+        needs=tuple(section.needs),
+        dataset=section.dataset,
+        reward_norm=section.reward_norm,
     )
 
 

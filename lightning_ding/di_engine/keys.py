@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_ding.di_engine.offline_keys import BC, cql_keys, from_data, iql_keys
 from lightning_ding.di_engine.q_learning_keys import (
     CATEGORICAL,
     DQFD,
@@ -133,8 +134,7 @@ ON_POLICY: dict[str, Key] = {
     ),
     "collect.discount_factor": to("discount_factor"),
     "action_space": to("model.action_space"),
-    "priority": only(False, why=_NO_REPLAY),
-    "priority_IS_weight": only(False, why=_NO_REPLAY),
+    **dict.fromkeys(("priority", "priority_IS_weight"), Key(needs=lambda _: False, why=_NO_REPLAY)),
     **same("learn.batch_size", "learn.learning_rate", "learn.entropy_weight"),
     **NETWORK,
     "model.action_space": to("model.action_space"),
@@ -285,39 +285,6 @@ _PG: dict[str, Key] = {
     "model.head_layer_num": to("model.actor_head_layer_num"),
 }
 
-# ---------------------------------------------------------------------------------------------------- data sets
-
-_COLLECTED = ("random_collect_size", "learn.update_per_collect", "collect.n_sample", "collect.n_episode")
-_UNREAD = ("collect.noise_sigma", *_COLLECTED)
-_FROM_DATA = "the policy learns from uniformly drawn minibatches of a data set, and collects nothing"
-
-
-def _without(name: str) -> Key:
-    """Return a switch that has no effect when it is on."""
-    return Key(needs=lambda cfg: not cfg[name], why=_FROM_DATA)
-
-
-def _from_data(table: dict[str, Key]) -> dict[str, Key]:
-    """Return the keys of a policy that learns from a data set, of those of the policy that collects."""
-    unread = [name for name in table if name in _UNREAD or name.startswith(("other.eps.", "other.replay_buffer."))]
-    return {
-        **table,
-        **dict.fromkeys(unread, Key(needs=lambda _: False, why=_FROM_DATA)),
-        **{name: _without(name) for name in ("priority", "priority_IS_weight")},
-        "learn.train_epoch": replaced("max_train_iter of the datamodule, as many passes over its data set"),
-        **dict.fromkeys(("collect.data_path", "collect.data_type"), replaced("dataset of the datamodule")),
-    }
-
-
-_CQL: dict[str, Key] = {
-    **_from_data(_SAC),
-    **same("learn.min_q_weight", "learn.num_actions", "learn.with_q_entropy", "learn.with_lagrange"),
-    "learn.lagrange_thresh": to(
-        "learn.lagrange_thresh",
-        needs=lambda cfg: cfg.get("learn.with_lagrange", False),
-        why="learn.with_lagrange is False",
-    ),
-}
 _QRDQN: dict[str, Key] = {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": KAPPA}
 
 KEYS: dict[str, dict[str, Key]] = {
@@ -341,9 +308,11 @@ KEYS: dict[str, dict[str, Key]] = {
     "ppo_offpolicy": _PPO_OFFPOLICY,
     "impala": _IMPALA,
     "pg": _PG,
-    "cql": _CQL,
-    "discrete_cql": {**_from_data(_QRDQN), **same("learn.min_q_weight")},
-    "td3_bc": {**_from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
+    "cql": cql_keys(_SAC),
+    "discrete_cql": {**from_data(_QRDQN), **same("learn.min_q_weight")},
+    "td3_bc": {**from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
+    "iql": iql_keys(_SAC),
+    "bc": BC,
 }
 """The keys that each policy of DI-engine reads."""
 
@@ -371,6 +340,7 @@ HOME_OF_GAMMA = {
     "cql": "learn.discount_factor",
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
+    "iql": "learn.discount_factor",
 }
 """The one of the three homes of the discount factor that each policy reads."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_ding.config import nearest, require
+from lightning_ding.di_engine import other_envs
 from lightning_ding.di_engine.env_section import EnvSection, current_id
 from lightning_ding.registry import ENV_REGISTRY
 
@@ -40,10 +41,13 @@ def translate_known(section: EnvSection, kind: Any, modules: Sequence[str]) -> N
     Raises:
         ValueError: If there is no such type, or an entry has a value that cannot be translated.
     """
-    if kind not in ENV_TYPES:
+    found = ENV_TYPES.get(kind) or other_envs.ENV_TYPES.get(kind)
+    is_known = found is not None or kind in other_envs.SEVERAL_AGENTS or kind in other_envs.NOT_HERE
+    if not is_known:
         hint = nearest(str(kind), [*ENV_TYPES, *ENV_REGISTRY])
+        names = sorted([*ENV_TYPES, *other_envs.ENV_TYPES])
         raise ValueError(
-            f"env.type must be one of {sorted(ENV_TYPES)}, or a BaseEnv that a module of env.import_names registers in "
+            f"env.type must be one of {names}, or a BaseEnv that a module of env.import_names registers in "
             f"lightning_ding.registry.ENV_REGISTRY, got {kind!r} with import_names {list(modules)}; {hint}"
         )
     section.take_common()
@@ -51,7 +55,10 @@ def translate_known(section: EnvSection, kind: Any, modules: Sequence[str]) -> N
     section.num_eval_envs = _count(section, "evaluator_env_num")
     section.drop("is_train", "it is True for collecting and False for evaluations, as in DI-engine")
     _take_gifs(section)
-    ENV_TYPES[kind](section)
+    if found is None:
+        other_envs.use_other(section, kind)
+    else:
+        found(section)
     for name in sorted(section.left):
         hint = nearest(name, section.known - {"type", "import_names", "manager", "cfg_type"})
         hint = f"; {hint}" if hint.startswith("did") else ""
@@ -82,6 +89,9 @@ def _cartpole(section: EnvSection) -> None:
     section.translated.append("env.type 'cartpole' (CartPole-v0) -> CartPole-v1 with episodes of at most 200 steps")
 
 
+BOX2D = "pip install 'lightning_ding[box2d]'"
+
+
 def _acrobot(section: EnvSection) -> None:
     section.use_fixed_id("acrobot", "Acrobot-v1", "Acrobot-v1")
 
@@ -110,6 +120,7 @@ def _take_act_scale(section: EnvSection, by_policy: bool = True) -> bool:
 
 
 def _lunarlander(section: EnvSection) -> None:
+    section.need("Box2D", BOX2D)
     _refuse_previous_action(section)
     section.use_id(default="LunarLander-v2")
     _take_act_scale(section)  # the bounds are -1 and 1
@@ -117,6 +128,7 @@ def _lunarlander(section: EnvSection) -> None:
 
 
 def _bipedalwalker(section: EnvSection) -> None:
+    section.need("Box2D", BOX2D)
     section.use_fixed_id("bipedalwalker", "BipedalWalker-v3", "BipedalWalker-v3")
     _take_act_scale(section)  # the bounds are -1 and 1
     if section.take("rew_clip", False):
@@ -124,6 +136,7 @@ def _bipedalwalker(section: EnvSection) -> None:
 
 
 def _carracing(section: EnvSection) -> None:
+    section.need("Box2D", BOX2D)
     section.use_id(default="CarRacing-v2", continuous=bool(section.take("continuous", True)))
     _take_act_scale(section)
     section.drop("action_clip", WITHIN)
@@ -153,6 +166,7 @@ def _cliffwalking(section: EnvSection) -> None:
 
 
 def _mujoco(section: EnvSection) -> None:
+    section.need("mujoco", "pip install 'lightning_ding[mujoco]'")
     old = section.left.get("env_id")
     new = section.use_id()
     robot = new.partition("-")[0].removesuffix("TruncatedObs")
@@ -199,6 +213,7 @@ def _take_norm(section: EnvSection, name: str) -> None:
 
 
 def _atari(section: EnvSection) -> None:
+    section.need("ale_py", "pip install 'lightning_ding[atari]'")
     _refuse_previous_action(section)
     given = section.take_id(example="PongNoFrameskip-v4")
     game, repeats = _atari_game(section, given)
@@ -221,15 +236,6 @@ def _atari_game(section: EnvSection, env_id: str) -> tuple[str, float]:
     return game, 0.0 if version == "4" else 0.25
 
 
-def _petting_zoo(section: EnvSection) -> None:
-    env_id = section.take("env_id", "pistonball_v6")
-    raise ValueError(
-        f"env.type must be of a single agent, got the game of several agents {current_id(env_id)!r}: DI-engine's "
-        "policies for these games are not available here; lightning_ding.envs.PettingZooVectorEnv and the battle "
-        "collectors run games of several players"
-    )
-
-
 ENV_TYPES: dict[str, Callable[[EnvSection], None]] = {
     "acrobot": _acrobot,
     "atari": _atari,
@@ -245,8 +251,6 @@ ENV_TYPES: dict[str, Callable[[EnvSection], None]] = {
     "mountain_car": _mountain_car,
     "mujoco": _mujoco,
     "pendulum": _pendulum,
-    "petting_zoo": _petting_zoo,
-    "petting_zoo_pistonball": _petting_zoo,
     "taxi": _taxi,
 }
 """DI-engine's env types. Each function reads the entries that its type has."""

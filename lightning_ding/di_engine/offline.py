@@ -11,9 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from lightning_ding.config import deep_merge, require, resolve
 from lightning_ding.datamodules.dataset_files import load_dataset
 from lightning_ding.di_engine.configs import Config, flat, given_keys, merge, nested
+from lightning_ding.di_engine.data_sets import TRAJECTORIES, check_there, data_of_d4rl, find_data_set
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs
 from lightning_ding.di_engine.run import READ_BY_RUN, Run, Times, is_consumed, limit, make_run, with_frames
@@ -24,7 +27,6 @@ from lightning_ding.di_engine.shared_keys import (
     Key,
     Notes,
     Ours,
-    check_data_set,
     misspelt,
     only,
     replaced,
@@ -77,7 +79,7 @@ KEYS: dict[str, Key] = {
 """Keys of the policy."""
 DEFAULTS: Config = {"warmup_steps": 10_000}
 WITHOUT_KEY: Config = {"learn.update_per_collect": 1}
-HINT = "DI-engine's HDF5 and pickled files are not read; lightning-ding collect and save_dataset write such a file"
+HINT = "lightning-ding collect and save_dataset write such a file"
 
 
 def transformer_run(main: Config, create: Config, envs: TranslatedEnvs, seed: int, max_train_iter: int) -> Run:
@@ -130,22 +132,57 @@ def data_set_run(
         notes: Lines to which more are added.
 
     Raises:
-        ValueError: If no data set is named, or it is needed and does not exist.
+        ValueError: If the data set has a form that is not read.
+        Missing: If no data set is named, or it is not on this machine.
     """
-    keys, config = (
-        dict(flat(cfg["policy"])),
-        resolve(described["policy_class"].config_class, described["policy_config"]),
-    )
-    path = check_data_set("policy.collect.data_path", keys.get("collect.data_path", ""), HINT)
+    keys = dict(flat(cfg["policy"]))
+    config = resolve(described["policy_class"].config_class, described["policy_config"])
+    path = keys.get("collect.data_path")
+    if path or not envs.dataset:
+        path = find_data_set("policy.collect.data_path", path, HINT)
+    else:
+        path = data_of_d4rl(envs.dataset)
+        notes.translated.append(f"env.env_id {envs.dataset!r} -> the data set {path!r}")
     eval_freq, passes = config.eval.evaluator.eval_freq, keys.get("learn.train_epoch")
+    if passes is not None or envs.reward_norm:
+        check_there(path)
     if passes is not None:  # evaluations of DI-engine are at the ends of passes
         updates = math.ceil(len(load_dataset(path)) / config.learn.batch_size)
         max_train_iter = min(max_train_iter, passes * updates)
         eval_freq = math.ceil(eval_freq / updates) * updates
         described["policy_config"] = deep_merge(described["policy_config"], nested({EVAL_FREQ: eval_freq}))
     data = {"max_train_iter": limit(max_train_iter), "seed": seed}
+    rewards = reward_scale(envs.reward_norm, path, notes) if envs.reward_norm else {}
     run = make_run(described, cfg, given, envs, data, Times.of(keys, eval_freq, 1), notes)
-    return dataclasses.replace(run, data=_of_evaluations(run.data, path))
+    return dataclasses.replace(run, data=_of_evaluations(run.data, path) | rewards)
+
+
+def reward_scale(kind: Any, path: str, notes: Notes) -> Config:
+    """Return the arguments of the datamodule for D4RL's ways to scale the rewards of a data set.
+
+    Args:
+        kind: ``env.reward_norm`` of the pair.
+        path: The data set.
+        notes: Lines to which one is added.
+
+    Raises:
+        ValueError: If there is no such way.
+    """
+    shifts = {"iql_antmaze": (1.0, -1.0), "cql_antmaze": (4.0, -0.5), "antmaze": (2.0, -0.25)}
+    allowed = ("normalize", "iql_locomotion", *shifts)
+    require(kind in allowed, "env.reward_norm", f"one of {', '.join(allowed)}", kind)
+    if kind in shifts:
+        scale, shift = shifts[str(kind)]
+    elif kind == "normalize":
+        reward = load_dataset(path).columns["reward"].astype(np.float64)
+        scale, shift = 1 / float(reward.std()), -float(reward.mean())
+    else:  # 1000 over the range of returns
+        found = load_dataset(path).statistics()
+        spread = found.return_max - found.return_min
+        require(spread > 0, "env.reward_norm", f"left out with {path}, all of whose returns are equal", kind)
+        scale, shift = 1000 / spread, 0.0
+    notes.translated.append(f"env.reward_norm {kind!r} -> reward_scale = {scale:g}, reward_shift = {shift:g}")
+    return {"reward_scale": scale} | ({"reward_shift": shift} if shift else {})
 
 
 def _policy_config(keys: Config, given: set[str], notes: Notes) -> Ours:
@@ -168,11 +205,18 @@ def _data_set(section: Mapping[str, Any], keys: Cfg, notes: Notes) -> str:
     pairs = {"rtg_scale": keys.get("rtg_scale", 1000), "context_len": keys.get("model.context_len", 20)}
     for name, value in pairs.items():
         found = section.get(name)
-        require(found in (None, value), f"main_config.dataset.{name}", f"that of the policy, {value!r}", found)
+        is_length = name == "context_len"
+        if is_length and found not in (None, value):
+            notes.warnings.append(
+                f"dataset.{name} = {found!r} has no effect: the policy's network takes {value!r} steps"
+            )
+        require(
+            is_length or found in (None, value), f"main_config.dataset.{name}", f"that of the policy, {value!r}", found
+        )
     unread = [name for name in section if name not in (*pairs, "env_type", "data_dir_prefix")]
     notes.warnings += [f"dataset.{name} = {section[name]!r} is not read by {TRANSFORMER}" for name in unread]
     path = section.get("data_dir_prefix", keys.get("collect.data_path", ""))
-    return check_data_set("main_config.dataset.data_dir_prefix", path, HINT)
+    return find_data_set("main_config.dataset.data_dir_prefix", path, HINT, TRAJECTORIES)
 
 
 def _of_evaluations(data: Config, path: str) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_ding.config import require
+from lightning_ding.di_engine.data_sets import find_data_set
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
     NETWORK,
@@ -15,7 +16,6 @@ from lightning_ding.di_engine.shared_keys import (
     Cfg,
     Key,
     Ours,
-    check_data_set,
     encoder_widths,
     is_prioritised,
     only,
@@ -131,7 +131,7 @@ R2D2: dict[str, Key] = {
         why="there is no other core",
         allowed=("normal", "pytorch", "gru"),
     ),
-    "model.res_link": only(False, why="there is no connection around the core"),
+    "model.res_link": to("model.core.residual"),
 }
 
 # ---------------------------------------------------------------------------------------------------- DQfD
@@ -156,12 +156,36 @@ DQFD: dict[str, Key] = {
 }
 
 
+EXPERT = (
+    "or give the config of an expert, which plays with the network in collect.model_path: expert_cfg of "
+    "serial_pipeline_{name}, or lightning-ding serial -m {name} --expert-config FILE"
+)
+
+
 def demonstrations_of(cfg: Cfg) -> Ours:
     """Return the arguments of the datamodule for the demonstrations of DQfD.
 
     Raises:
-        ValueError: If the config names no data set.
+        ValueError: If the data set has a form that is not read.
+        Missing: If the config names no data set, or it is not on this machine.
     """
-    hint = "DI-engine collects with the network in collect.model_path; run lightning-ding collect for such a data set"
-    path = check_data_set("policy.collect.data_path", cfg.get("collect.data_path", ""), hint)
+    path = find_data_set("policy.collect.data_path", cfg.get("collect.data_path"), EXPERT.format(name="dqfd"))
     return {"demonstrations": path, "demonstration_share": float(cfg.get("collect.pho", 0.5))}
+
+
+EXPERT_KEYS = ("collect.data_path", "collect.model_path")
+"""Keys that the entry of SQIL reads, whatever the policy."""
+
+
+def demonstrations_of_sqil(path: Any) -> Ours:
+    """Return the arguments of the datamodule for SQIL: half of a minibatch is the expert's, with a reward of 1.
+
+    Args:
+        path: The data set, ``policy.collect.data_path``.
+
+    Raises:
+        ValueError: If the data set has a form that is not read.
+        Missing: If the config names no data set, or it is not on this machine.
+    """
+    found = find_data_set("policy.collect.data_path", path, EXPERT.format(name="sqil"))
+    return {"demonstrations": found, "demonstration_share": 0.5, "imitation_reward": True}

@@ -7,10 +7,12 @@ from typing import Any
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.configs import Config
-from lightning_ding.di_engine.shared_keys import Key, Notes, check_data_set, misspelt, replaced, to, translate_key
+from lightning_ding.di_engine.data_sets import find_data_set
+from lightning_ding.di_engine.q_learning_keys import EXPERT
+from lightning_ding.di_engine.shared_keys import Key, Notes, misspelt, replaced, to, translate_key
 
 _SPACES = "the spaces of the env"
-_PICKLE = "run lightning-ding collect: DI-engine's expert_data.pkl is a pickled file, which is not read"
+_EXPERT = EXPERT.format(name="gail").replace("collect.model_path", "expert_model_path")
 _SHARED: dict[str, Key] = {
     "type": to("reward_model.type"),
     "learning_rate": to("reward_model.learning_rate"),
@@ -63,7 +65,7 @@ KEYS: dict[str, dict[str, Key]] = {
         **_SHARED,
         "hidden_size": to("reward_model.hidden_size_list", convert=lambda value: [value]),
         "data_path": to("reward_model.data_path"),
-        "expert_model_path": replaced(_PICKLE),
+        "expert_model_path": replaced("the network of the expert, which plays before training"),
         "collect_count": to("reward_model.collect_count"),
     },
 }
@@ -112,9 +114,13 @@ def translate_reward_model(main: Config, create: Config, notes: Notes) -> Config
     kind = given.get("type")
     allowed = f"one of {', '.join(KEYS)}; {', '.join(OTHERS)} have no counterpart"
     require(kind in KEYS, "reward_model.type", allowed, kind)
+    if "intrinsic_reward_weight" in given and given["intrinsic_reward_weight"] is None:
+        weight = DEFAULTS[str(kind)].get("intrinsic_reward_weight")
+        notes.warnings.append(f"reward_model.intrinsic_reward_weight = None: it is {weight}, DI-engine's default")
+        del given["intrinsic_reward_weight"]
     cfg = {**DEFAULTS[str(kind)], **given}
     if kind == "gail":
-        check_data_set("reward_model.data_path", given.get("data_path", ""), _PICKLE)
+        given["data_path"] = cfg["data_path"] = find_data_set("reward_model.data_path", given.get("data_path"), _EXPERT)
     found: Config = {**WITHOUT_KEY[str(kind)]}
     for name, value in cfg.items():
         ours = _translate(name, value, cfg, KEYS[str(kind)], name in given, notes)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
-from lightning_ding.di_engine.configs import Config, flat
+from lightning_ding.di_engine.configs import Config, Missing, flat
+from lightning_ding.di_engine.data_sets import check_there
+from lightning_ding.di_engine.env_section import Need
 from lightning_ding.di_engine.env_types import BASE_ENV, TranslatedEnvs
 from lightning_ding.di_engine.shared_keys import HOOK, Notes, hooks_of, is_hook
 from lightning_ding.policy import Policy
@@ -109,6 +112,29 @@ class Run:
     """One line for each key of the pair: what it became."""
     warnings: tuple[str, ...] = ()
     """One line for each key or value without the effect that a reader may expect."""
+    needs: tuple[Need, ...] = ()
+    """The packages that the envs need and this project does not bring."""
+
+    def check_needs(self, installed: bool = True) -> None:
+        """Check that the envs can run, and that the data sets are there.
+
+        Args:
+            installed: Whether the packages of the envs, the data sets and the first checkpoint have to be on this
+                machine.
+
+        Raises:
+            Missing: If an env does not run with this package, or anything is not there.
+        """
+        for need in self.needs:
+            if not need.is_met and (installed or not need.module):
+                raise Missing(need.text, "env")
+        rewards = self.policy_config.get("reward_model", {})
+        for path in (self.data.get("dataset"), self.data.get("demonstrations"), rewards.get("data_path")):
+            if installed and isinstance(path, str):
+                check_there(path)
+        if installed and self.checkpoint and not Path(self.checkpoint).is_file():
+            text = f"path must be a checkpoint, *.ckpt or *.pth.tar, but there is no file {self.checkpoint!r}"
+            raise Missing(text, "checkpoint")
 
     @property
     def logger(self) -> Named:
@@ -182,6 +208,7 @@ def make_run(
         hooks=tuple(one for _, one in hooks),
         translated=(*notes.translated, *envs.translated),
         warnings=(*notes.warnings, *envs.warnings),
+        needs=envs.needs,
     )
 
 

@@ -139,6 +139,7 @@ def eval(
         ValueError: If there are neither weights nor a path, or the config cannot be translated.
     """
     run = translate(input_cfg, seed, env_setting, evaluates=True, replay_path=replay_path)
+    run.check_needs()
     path = load_path or run.evaluated
     needed = "given, or policy.learn.learner.load_path in the config, if there is no state_dict"
     require(state_dict is not None or bool(path), "load_path", needed, load_path)
@@ -162,6 +163,7 @@ def train(run: Run, model: nn.Module | None = None) -> Policy[Any]:
     """
     for line in run.warnings:
         logger.warning("%s", line)
+    run.check_needs()
     run = _in_new_folder(run)
     seed_everything(run.seed)
     policy, data = make(run, model)
@@ -176,10 +178,14 @@ def train(run: Run, model: nn.Module | None = None) -> Policy[Any]:
 
 def make(run: Run, model: nn.Module | None = None) -> tuple[Policy[Any], RunDataModule]:
     """Return the policy and the datamodule of a run."""
-    data = run.datamodule_class(**run.data)
+    return make_policy(run, model), run.datamodule_class(**run.data)
+
+
+def make_policy(run: Run, model: nn.Module | None = None) -> Policy[Any]:
+    """Return the policy of a run."""
     if model is None and run.network is not None:
         model = create_model(run.network)
-    return run.policy_class(run.policy_config, model=model), data
+    return run.policy_class(run.policy_config, model=model)
 
 
 def make_trainer(run: Run) -> Trainer:

@@ -3,6 +3,8 @@
     lightning-ding serial -c cartpole_dqn_config.py -s 0
     lightning-ding serial -c cartpole_ppo_config.py -s 0 -s 1 -m serial_onpolicy --env-step 100000
     lightning-ding serial -c cartpole_dqn_config.py -m eval --load-path cartpole_dqn_seed0/ckpt/best.ckpt
+    lightning-ding serial -c cartpole_sqil_config.py -m sqil --expert-config cartpole_dqn_config.py
+    lightning-ding serial --check dizoo/classic_control
     lightning-ding convert cartpole_dqn_config.py --out converted
 
 A config file is run as Python code, so only pass files that you trust.
@@ -17,15 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ding.config import require
-from lightning_ding.di_engine.configs import read_pair
+from lightning_ding.di_engine.check import check, config_files, table
+from lightning_ding.di_engine.configs import entry_of, read_pair
 from lightning_ding.di_engine.convert import to_recipe, to_yaml
+from lightning_ding.di_engine.imitation import dqfd_run, gail_run, sqil_run, with_data, with_reward_model
 from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import eval as evaluate, train
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.utils.protocols import return_text
 
-MODES = ("serial", "serial_onpolicy", "serial_offline", "eval")
+SHORT_MODES = ("onpolicy", "offline", "bc", "sqil", "dqfd", "gail", "reward_model_onpolicy", "reward_model_offpolicy")
+MODES = ("serial", *SHORT_MODES, *(f"serial_{name}" for name in SHORT_MODES), "serial_reward_model", "eval")
+"""The entries of DI-engine, with and without ``serial_``; ``serial_reward_model`` is that of learning from replay."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -42,8 +48,11 @@ def _parser(command: str) -> CommandParser:
         parser.add_argument("-o", "--out", default=".", help="folder for NAME.yaml and NAME_recipe.py")
         parser.add_argument("--force", action="store_true", help="overwrite the files if they exist")
     else:
-        parser.add_argument("-c", "--config", required=True, help="config file of DI-engine")
-        parser.add_argument("-m", "--mode", choices=MODES, help="the entry; by default the one that the policy needs")
+        parser.add_argument("-c", "--config", help="config file of DI-engine")
+        parser.add_argument("--check", nargs="+", metavar="PATH", help="translate files and folders; train nothing")
+        parser.add_argument("-m", "--mode", choices=MODES, help="the entry; by default the one of the file or policy")
+        parser.add_argument("--expert-config", help="config file of the expert of sqil, dqfd and gail")
+        parser.add_argument("--data-path", help="data set of offline, bc, sqil, dqfd and gail")
         parser.add_argument("--load-path", help="checkpoint that eval loads")
         parser.add_argument("--replay-path", help="folder for the videos of eval")
     parser.add_argument("-s", "--seed", type=int, action="append", help="seed; several seeds give several runs")
@@ -54,6 +63,10 @@ def _parser(command: str) -> CommandParser:
 
 
 def _serial(options: argparse.Namespace) -> None:
+    require((options.config is None) != (options.check is None), "--config", "given, or --check", options.config)
+    if options.check is not None:
+        print(table([check(file) for file in config_files(options.check)]))
+        return
     seeds = options.seed or [0]
     pair = read_pair(options.config)  # the file is run once
     if options.mode == "eval":
@@ -64,11 +77,10 @@ def _serial(options: argparse.Namespace) -> None:
     unused = "None: it belongs to -m eval"
     require(options.load_path is None, "--load-path", unused, options.load_path)
     require(options.replay_path is None, "--replay-path", unused, options.replay_path)
+    entry = _entry(options.mode) or entry_of(options.config)
     for number, seed in enumerate(seeds):
-        run = _run(pair, options, seed)
-        is_offline = run.policy_class.trains_on == "dataset"
-        modes = ("serial_onpolicy",) if run.on_policy else ("serial_offline", "serial") if is_offline else ("serial",)
-        require(options.mode in (None, *modes), "--mode", f"{modes[0]!r} for {run.policy}", options.mode)
+        run = _run(pair, options, seed, entry)
+        _check_mode(run, options.mode)
         if len(seeds) > 1:
             run = dataclasses.replace(run, exp_name=f"{run.exp_name}_seed{seed}")
         if number == 0:
@@ -76,8 +88,45 @@ def _serial(options: argparse.Namespace) -> None:
         train(dataclasses.replace(run, warnings=()))
 
 
-def _run(source: Any, options: argparse.Namespace, seed: int) -> Run:
-    run = translate(source, seed, None, options.train_iter, options.env_step)
+def _entry(mode: str | None) -> str | None:
+    """Return the entry of a mode without ``serial_``; None if the policy decides."""
+    name = None if mode is None else mode.removeprefix("serial_")
+    return "reward_model_offpolicy" if name == "reward_model" else name
+
+
+def _check_mode(run: Run, mode: str | None) -> None:
+    """Check that the policy of a run is one that the mode trains."""
+    is_offline = run.policy_class.trains_on == "dataset"
+    own = ("onpolicy",) if run.on_policy else ("offline", "serial") if is_offline else ("serial",)
+    known = (*own, *(("bc",) if run.family == "bc" else ()), *EXPERTS)
+    if _entry(mode) in ("reward_model_onpolicy", "reward_model_offpolicy"):
+        with_reward_model(run, _entry(mode) == "reward_model_onpolicy")
+        return
+    name = own[0] if own[0] == "serial" else f"serial_{own[0]}"
+    require(_entry(mode) in (None, *known), "--mode", f"{name!r} for {run.policy}", mode)
+
+
+EXPERTS = ("sqil", "dqfd", "gail")
+"""Entries that learn from an expert."""
+
+
+def _run(source: Any, options: argparse.Namespace, seed: int, entry: str | None) -> Run:
+    """Return the run of a pair, after the expert has played if there is one."""
+    limits = (options.train_iter, options.env_step)
+    expert, path = getattr(options, "expert_config", None), getattr(options, "data_path", None)
+    allowed = f"left out with the mode {entry}, which has no expert"
+    require(expert is None or entry in EXPERTS, "--expert-config", allowed, expert)
+    if path is not None and entry == "gail":
+        main, create = source
+        source = {**main, "reward_model": {**main.get("reward_model", {}), "data_path": path}}, create
+    elif path is not None:
+        source = with_data(source, path)
+    if expert is None:
+        run = translate(source, seed, None, *limits, entry=entry)
+    elif entry == "gail":
+        run = gail_run(source, expert, seed, *limits)
+    else:
+        run = (sqil_run if entry == "sqil" else dqfd_run)(source, expert, seed, None, None, *limits)
     return run if options.exp_name is None else dataclasses.replace(run, exp_name=options.exp_name)
 
 
@@ -92,7 +141,7 @@ def show(run: Run) -> None:
 def _convert(options: argparse.Namespace) -> None:
     seeds = options.seed or [0]
     require(len(seeds) == 1, "--seed", "given once for convert", seeds)
-    run = _run(options.file, options, seeds[0])
+    run = _run(options.file, options, seeds[0], entry_of(options.file))
     if not run.family:  # in DI-engine's form, whose keys the command `fit` does not know
         note = f"there is no YAML file, because {run.policy} is in DI-engine's form; the recipe trains it"
         run = dataclasses.replace(run, warnings=(*run.warnings, note))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_ding.config import closest, require
+from lightning_ding.config import closest
 from lightning_ding.registry import import_modules
 from lightning_ding.worker.learner.hooks import named_learner_hooks
 
@@ -138,25 +137,6 @@ def modules(name: str) -> Key:
 def same(*names: str) -> dict[str, Key]:
     """Return a table of keys that have the same names here."""
     return {name: to(name) for name in names}
-
-
-DATA_SET = re.compile(r"\.npz$|\.safetensors$|-v\d+$")
-
-
-def check_data_set(name: str, path: Any, hint: str) -> str:
-    """Return the path of a data set of this package, or the id of one of Minari's.
-
-    Args:
-        name: Name of the key, for the error.
-        path: Path of a file, or id of a Minari data set.
-        hint: Advice for the error: how to convert DI-engine's data, which are pickled.
-
-    Raises:
-        ValueError: If ``path`` has another ending and is no id of Minari.
-    """
-    allowed = f"an .npz or .safetensors file, or the id of a Minari data set; {hint}"
-    require(DATA_SET.search(str(path)) is not None, name, allowed, path)
-    return str(path)
 
 
 # ---------------------------------------------------------------------------------------------------- conversions

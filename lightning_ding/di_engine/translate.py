@@ -10,6 +10,7 @@ from lightning_ding.config import closest, deep_merge, require, resolve, to_dict
 from lightning_ding.di_engine.configs import (
     Config,
     differing,
+    entry_of,
     flat,
     given_keys,
     merge,
@@ -22,7 +23,7 @@ from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
 from lightning_ding.di_engine.own_form import is_own_form, own_run
-from lightning_ding.di_engine.q_learning_keys import demonstrations_of
+from lightning_ding.di_engine.q_learning_keys import EXPERT_KEYS, demonstrations_of, demonstrations_of_sqil
 from lightning_ding.di_engine.reward_models import translate_reward_model
 from lightning_ding.di_engine.run import READ_BY_RUN, UNLIMITED, Run, Times, is_consumed, limit, make_run, with_frames
 from lightning_ding.di_engine.shared_keys import (
@@ -38,6 +39,12 @@ from lightning_ding.di_engine.shared_keys import (
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
+ENTRIES = (
+    *("serial", "onpolicy", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
+    *("reward_model_onpolicy", "reward_model_offpolicy"),
+)
+"""DI-engine's serial entries that exist here, without ``serial_pipeline_``."""
+
 
 def translate(
     source: Any,
@@ -48,6 +55,7 @@ def translate(
     dynamic_seed: bool | None = None,
     evaluates: bool = False,
     replay_path: str | None = None,
+    entry: str | None = None,
 ) -> Run:
     """Return the run that a pair of DI-engine's configs describes.
 
@@ -62,10 +70,14 @@ def translate(
         evaluates: Whether the run only evaluates a policy, and writes the videos that the config or the next argument
             asks for.
         replay_path: Folder for the videos of an evaluation; None means the config's ``env.replay_path``.
+        entry: The entry of DI-engine that the pair is for: ``"sqil"``, which replaces the rewards, ``"gail"``, or
+            another one, all of which the pair itself tells apart; None reads it from the file, if there is one.
 
     Raises:
         ValueError: If a key or value has no counterpart, or a key that is needed is missing.
         TypeError: If ``source`` is neither a path nor a pair, or a value has the wrong type.
+        Missing: If all keys have counterparts, and the data set is not on this machine or the env does not run with
+            this package.
     """
     fixed = "None or True: with False each episode of a training env would be the same"
     require(dynamic_seed is not False, "dynamic_seed", fixed, dynamic_seed)
@@ -73,15 +85,28 @@ def translate(
         least = 0 if name == "seed" else 1
         whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1
         require(whole and value >= least, name, f"a whole number >= {least}", value)
+    entry = entry_of(source) if entry is None and not evaluates else entry
     main, create = read_pair(source)
+    if entry == "gail":
+        main["reward_model"] = {"type": "gail", **main.get("reward_model", {})}
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
-    return _run(main, create, envs, {"seed": seed}, int(max_train_iter), int(max_env_step))
+    run = _run(main, create, envs, {"seed": seed}, int(max_train_iter), int(max_env_step), entry == "sqil")
+    run.check_needs(installed=False)
+    allowed = f"one of {', '.join(ENTRIES)}: another one trains something else"
+    require(entry is None or entry in ENTRIES, "the entry serial_pipeline_* of the file", allowed, entry)
+    return run
 
 
 def _run(
-    main: Config, create: Config, envs: TranslatedEnvs, data: Config, max_train_iter: int, max_env_step: int
+    main: Config,
+    create: Config,
+    envs: TranslatedEnvs,
+    data: Config,
+    max_train_iter: int,
+    max_env_step: int,
+    is_sqil: bool = False,
 ) -> Run:
     """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
     import_modules(own_modules(create["policy"].get("import_names", ())))
@@ -98,10 +123,13 @@ def _run(
         limits = {"max_env_step": limit(max_env_step), "max_train_iter": limit(max_train_iter)}
         return own_run(main, create, envs, {**limits, **data}, policy_class)
     is_offline = policy_class.trains_on == "dataset"
+    replays = not (is_offline or policy_class.on_policy)
+    require(replays or not is_sqil, "create_config.policy.type", "one that learns from replay, for SQIL", policy)
     if is_offline:
         _check_without_steps(main, create, kind, max_env_step, "which learns from the rewards of its data set")
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
+    expert = {name: keys.pop(name, None) for name in EXPERT_KEYS} if is_sqil else {}
     config, network = policy_config(keys, given, family, notes)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     config = deep_merge(config, translate_reward_model(main, create, notes))
@@ -123,6 +151,9 @@ def _run(
     if is_offline:
         return data_set_run(described, cfg, given, envs, data["seed"], max_train_iter, notes)
     demonstrations = demonstrations_of(keys) if family == "dqfd" else {}
+    if is_sqil:
+        demonstrations = demonstrations_of_sqil(expert["collect.data_path"])
+        notes.translated.append("serial_pipeline_sqil -> demonstrations and imitation_reward of the datamodule")
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
     return make_run(described, cfg, given, envs, data, times, notes)
 

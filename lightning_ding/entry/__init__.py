@@ -8,5 +8,13 @@ if TYPE_CHECKING:
     from lightning_ding.entry.parallel import parallel_pipeline as parallel_pipeline
 
 _SERIAL = ("eval", "serial_pipeline", "serial_pipeline_offline", "serial_pipeline_onpolicy")
-_HOMES = {"parallel_pipeline": "entry.parallel", **dict.fromkeys(_SERIAL, "di_engine.serial")}
+_IMITATION = tuple(
+    f"serial_pipeline_{name}"
+    for name in ("bc", "dqfd", "gail", "reward_model_offpolicy", "reward_model_onpolicy", "sqil")
+)
+_HOMES = {
+    "parallel_pipeline": "entry.parallel",
+    **dict.fromkeys(_SERIAL, "di_engine.serial"),
+    **dict.fromkeys(_IMITATION, "di_engine.imitation"),
+}
 __getattr__, __dir__ = attach(__name__, _HOMES)[:2]  # imported when they are used, so that other commands start faster

@@ -114,8 +114,8 @@ def collect(
             found.build(env.single_observation_space, env.single_action_space)
             found.seed(seeds)
             mode, name = found.collect_mode, type(found).__name__
-            mode = _greedy(found) if greedy else mode
-        episodes = _play(mode, env, n_episode)
+            mode = greedy_mode(found) if greedy else mode
+        episodes = play_episodes(mode, env, n_episode)
         save_dataset(episodes, out, _Played(env, arguments, env_id), name)
         columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
         return Dataset(columns, env.single_observation_space, env.single_action_space)
@@ -135,7 +135,7 @@ class _Played:
         self.spec = gym.spec(name) if isinstance(name, str) and name in gym.registry else None
 
 
-def _greedy(policy: Policy[Any]) -> CollectMode:
+def greedy_mode(policy: Policy[Any]) -> CollectMode:
     """Return the collect mode with the actions and the memory of the eval mode."""
     greedy = policy.eval_mode
     return policy.collect_mode._replace(forward=lambda obs, **_: greedy.forward(obs), reset=greedy.reset)
@@ -153,7 +153,7 @@ def _check_acts_alone(policy: type[Policy[Any]]) -> None:
     require(not getattr(policy, "acts_on_reward", False), "policy", allowed, policy.__name__)
 
 
-def _play(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:
+def play_episodes(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:
     """Return whole episodes."""
     collector: Any = create_serial_collector(
         {"type": "episode"}, env=env, policy=mode._replace(process_transition=_step)

@@ -33,6 +33,7 @@ class RecurrentCore(nn.Module):
         type: ``"lstm"`` or ``"gru"``.
         hidden_size: Width of each layer H, >= 1.
         num_layers: Number of layers L, >= 1.
+        residual: Whether the features are added to the outputs; F is H then.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -44,11 +45,16 @@ class RecurrentCore(nn.Module):
         (torch.Size([5, 2, 4]), torch.Size([2, 8]))
     """
 
-    def __init__(self, input_size: int, type: str = "lstm", hidden_size: int = 64, num_layers: int = 1) -> None:
+    def __init__(
+        self, input_size: int, type: str = "lstm", hidden_size: int = 64, num_layers: int = 1, residual: bool = False
+    ) -> None:
         super().__init__()
         require(type in CORES, "core.type", f"one of {sorted(CORES)}", type)
         require(hidden_size >= 1, "core.hidden_size", ">= 1", hidden_size)
         require(num_layers >= 1, "core.num_layers", ">= 1", num_layers)
+        fits = f"the number of features, {input_size}, with core.residual"
+        require(not residual or hidden_size == input_size, "core.hidden_size", fits, hidden_size)
+        self.residual = residual
         self.rnn: Any = CORES[type](input_size, hidden_size, num_layers)
         self.is_lstm = type == "lstm"
         self.output_size = hidden_size
@@ -80,6 +86,8 @@ class RecurrentCore(nn.Module):
             output, parts = self._whole(x, parts)
         else:
             output, parts = self._by_step(x, parts, starts)
+        if self.residual:
+            output = output + x
         return output, parts.movedim(2, 0).flatten(1)
 
     def _whole(self, x: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:

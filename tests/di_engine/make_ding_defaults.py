@@ -2,6 +2,8 @@
 
 pip install --no-deps --target FOLDER DI-engine==0.5.3
 python tests/di_engine/make_ding_defaults.py FOLDER
+
+IQL is in DI-engine's repository only (commit d0b21d0): call it again with the folder of a clone and ``iql``.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ CHAINS = {
     "cql": ("sac:SACPolicy", "cql:CQLPolicy"),
     "discrete_cql": ("dqn:DQNPolicy", "qrdqn:QRDQNPolicy", "cql:DiscreteCQLPolicy"),
     "td3_bc": ("ddpg:DDPGPolicy", "td3_bc:TD3BCPolicy"),
+    "iql": ("iql:IQLPolicy",),
+    "bc": ("bc:BehaviourCloningPolicy",),
 }
 """File and class of each policy, after those of its bases."""
 NETWORKS = {
@@ -62,6 +66,8 @@ NETWORKS = {
     "cql": "qac:ContinuousQAC",
     "discrete_cql": "q_learning:QRDQN",
     "td3_bc": "qac:ContinuousQAC",
+    "iql": "qvac:ContinuousQVAC",
+    "bc": "bc:DiscreteBC",
 }
 WORKERS = {
     "buffer": "worker/replay_buffer/advanced_buffer.py:AdvancedReplayBuffer",
@@ -104,8 +110,13 @@ def flat(config: dict[str, Any], path: str = "") -> dict[str, Any]:
 def main() -> None:
     """Read the folder of the command line."""
     root = Path(sys.argv[1]) / "ding"
-    policies = {}
+    target = Path(__file__).with_name("ding_defaults.json")
+    earlier = json.loads(target.read_text())
+    kinds = sys.argv[2:] or [kind for kind in CHAINS if kind != "iql"]
+    policies = earlier["policies"]
     for kind, chain in CHAINS.items():
+        if kind not in kinds:
+            continue
         values = flat(config_of(root / "policy/base_policy.py", "Policy"))
         for one in chain:
             file, name = one.split(":")
@@ -114,8 +125,8 @@ def main() -> None:
         network = arguments_of(root / f"model/template/{file}.py", name)
         policies[kind] = {f"model.{key}": value for key, value in network.items()} | values
     workers = {kind: flat(config_of(root / one.split(":")[0], one.split(":")[1])) for kind, one in WORKERS.items()}
-    target = Path(__file__).with_name("ding_defaults.json")
-    target.write_text(json.dumps({"policies": policies, **workers}, indent=1) + "\n")
+    found = {**earlier, "policies": policies, **({} if sys.argv[2:] else workers)}
+    target.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_entry_changes_the_run(kind: str, name: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", TYPES)
 def test_defaults_of_ding_that_are_not_in_the_table_are_ours(kind: str) -> None:
     implied = {"type", "cuda", "multi_gpu", "on_policy", "learn.resume_training", "collect.n_sample"}
-    implied |= {"action_space", "model.action_space"}  # taken from the env
+    implied |= {"action_space", "model.action_space", "continuous"}  # taken from the env
     keys: dict[str, Any] = {}
     if kind in ("rainbow", "d4pg", "r2d2", "dqfd"):  # of prioritised buffers only
         keys["other.replay_buffer.alpha"] = 0.6

@@ -423,7 +423,6 @@ def test_fixed_standard_deviation_of_continuous_actions_is_dings() -> None:
         ("ddpg", {"reward_batch_norm": True}, "norm_reward"),
         ("pg", {"learn__ignore_done": True}, "policy.learn.ignore_done must be False"),
         ("ppo", {"nstep_return": True}, "policy.nstep_return must be False"),
-        ("ppo", {"priority": True}, "there is no replay"),
         ("ddpg", {"collect__n_sample": None}, "policy.collect.n_sample must be set for ddpg"),
         ("dqn", {"collect__collector__type": "episode"}, "create_config.collector.type must be one of"),
         ("pg", {"collect__collector__type": "sample"}, "'episode' for pg"),

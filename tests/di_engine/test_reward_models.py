@@ -98,8 +98,14 @@ def test_unread_and_misspelt_keys_are_warnings() -> None:
     [
         ({"type": "trex"}, r"reward_model.type must be one of rnd, icm, gail; .* have no counterpart, got 'trex'"),
         ({"type": "rnd", "intrinsic_reward_type": "new"}, "intrinsic_reward_type must be 'add' or 'assign'"),
-        ({"type": "gail"}, "reward_model.data_path must be an .npz or .safetensors file.*lightning-ding collect"),
-        ({"type": "gail", "data_path": "expert_data.pkl"}, "reward_model.data_path must be an .npz"),
+        (
+            {"type": "gail"},
+            "reward_model.data_path must be an .npz, .hdf5 or .safetensors file.*-m gail --expert-config",
+        ),
+        (
+            {"type": "gail", "data_path": "expert_data.pkl"},
+            "reward_model.data_path = 'expert_data.pkl' is a pickled file, which is not",
+        ),
     ],
 )
 def test_what_has_no_counterpart_is_refused(section: dict[str, Any], message: str) -> None:

@@ -139,8 +139,8 @@ def test_config_of_r2d2_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.M
 
 def test_config_of_dqfd_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    hint = "DI-engine collects with the network in collect.model_path; run lightning-ding collect"
-    with pytest.raises(ValueError, match=f"policy.collect.data_path must be an .npz .* Minari data set; {hint}"):
+    hint = "or give the config of an expert, which plays with the network in collect.model_path"
+    with pytest.raises(ValueError, match=f"policy.collect.data_path must be an .npz.* Minari data set; {hint}"):
         translate(pair(DQFD, "dqfd"))
     path = write_expert(tmp_path, False)
     learn = {**DQFD["policy"]["learn"], "batch_size": 32}  # there are 40 demonstrations
@@ -212,17 +212,23 @@ def test_config_of_the_decision_transformer_trains(tmp_path: Path, monkeypatch: 
     ("dataset", "message"),
     [
         (
-            {"data_dir_prefix": "a.hdf5"},
-            r"main_config\.dataset\.data_dir_prefix must be an \.npz or .*DI-engine's HDF5",
+            {"data_dir_prefix": "a.pkl"},
+            r"main_config\.dataset\.data_dir_prefix = 'a\.pkl' is a pickled file.*t\['rewards'\]",
         ),
         ({"data_dir_prefix": "a.npz", "rtg_scale": 10}, r"dataset\.rtg_scale must be that of the policy, 1000, got 10"),
-        ({"data_dir_prefix": "a.npz", "context_len": 5}, r"dataset\.context_len must be that of the policy, 20, got 5"),
         ({"data_dir_prefix": "a.npz", "env_type": "atari"}, r"dataset\.env_type must be 'mujoco' or 'classic'"),
     ],
 )
 def test_data_set_that_cannot_be_read_is_refused(dataset: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         translate(pair({**DT, "dataset": dataset}, "dt"))
+
+
+def test_link_around_the_core_of_r2d2_is_residual() -> None:
+    model = {**R2D2["policy"]["model"], "res_link": True, "encoder_hidden_size_list": [32, 16]}
+    run = translate(pair({**R2D2, "policy": {**R2D2["policy"], "model": model}}, "r2d2"))
+    core = run.policy_class(run.policy_config).config.model.core
+    assert (core.residual, core.hidden_size) == (True, 16)
 
 
 def test_keys_and_limits_of_another_policy_are_named() -> None:
@@ -254,7 +260,7 @@ def test_offline_config_without_its_data_set_ends_in_one_line(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    message = r"policy\.collect\.data_path must be an \.npz or .*; DI-engine's HDF5 .* got '\./expert_demos\.hdf5'"
+    message = r"dataset must be the path of a file, got '\./expert_demos\.hdf5'"
     with pytest.raises(ValueError, match=message):
         serial_pipeline(pair(OFFLINE[kind], kind), seed=0, max_train_iter=1)
     with pytest.raises(ValueError, match=r"dataset must be the path of a file, got 'gone\.npz'"):
@@ -314,5 +320,5 @@ def test_offline_entry_and_its_limits_are_named() -> None:
         ValueError, match="reward_model must be left out with cql, which learns from the rewards of its"
     ):
         translate(pair({**with_data(CQL, "a.npz"), "reward_model": {"type": "rnd"}}, "cql"))
-    with pytest.raises(ValueError, match="iql has no table of DI-engine's keys here: describe the run for lightning"):
-        translate(pair(CQL, "iql"))
+    with pytest.raises(ValueError, match="awac has no table of DI-engine's keys here: describe the run for lightning"):
+        translate(pair(CQL, "awac"))

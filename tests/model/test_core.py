@@ -61,6 +61,23 @@ def test_the_state_is_zero_before_each_start(kind: str, layers: int) -> None:
     assert bool((core(x, state, starts)[0][2:, 0] != before[2:, 0]).any())
 
 
+@KINDS
+def test_residual_core_adds_its_input_to_the_output(kind: str, layers: int) -> None:
+    torch.manual_seed(0)
+    core = RecurrentCore(5, kind, hidden_size=5, num_layers=layers, residual=True)
+    plain = RecurrentCore(5, kind, hidden_size=5, num_layers=layers)
+    plain.load_state_dict(core.state_dict())
+    x, state = torch.randn(6, 4, 5), torch.randn(4, core.state_size)
+    starts = torch.zeros(6, 4)
+    starts[3] = 1
+    for given in (None, starts):
+        (found, after), (output, expected) = core(x, state, given), plain(x, state, given)
+        assert_close(found, output + x)
+        assert_close(after, expected)
+    with pytest.raises(ValueError, match=r"core\.hidden_size must be the number of features, 5, with core\.residual"):
+        RecurrentCore(5, kind, hidden_size=4, residual=True)
+
+
 def test_state_of_an_lstm_with_open_gates_is_the_sum_of_its_inputs_since_the_start() -> None:
     core = RecurrentCore(1, "lstm", hidden_size=1)
     with torch.no_grad():

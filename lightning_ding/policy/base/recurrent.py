@@ -34,6 +34,8 @@ class CoreConfig:
     half of that of a gru."""
     num_layers: int = 1
     """Number of recurrent layers, >= 1."""
+    residual: bool = False
+    """Whether the features of the encoder, whose last width is hidden_size then, are added to the layers' outputs."""
 
     def __post_init__(self) -> None:
         require(self.hidden_size >= 1, "model.core.hidden_size", ">= 1", self.hidden_size)
