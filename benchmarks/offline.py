@@ -87,7 +87,7 @@ FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
-    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql"), "pendulum"),
+    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac"), "pendulum"),
     "awac_poor": "pendulum_poor",
     "discrete_cql": "cartpole",
     "dt": "cartpole_training",

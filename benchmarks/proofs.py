@@ -144,6 +144,8 @@ PROOFS = {
     "rainbow_cartpole": Proof("rainbow", "CartPole-v1", 100_000, 450),
     "mdqn_cartpole": Proof("mdqn", "CartPole-v1", 100_000, 450),
     "sql_cartpole": Proof("sql", "CartPole-v1", 50_000, 450),
+    "sqn_cartpole": Proof("sqn", "CartPole-v1", 50_000, 450),
+    "bdq_pendulum": Proof("bdq", "Pendulum-v1", 20_000, -250),
     "sqil_cartpole": Proof("sqil", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
     "dqfd_cartpole": Proof("dqfd", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 100_000, 450),

@@ -209,6 +209,8 @@ CASES: dict[str, Case] = {
     "rainbow": Case("prioritised, noisy layers", "rainbow"),
     "mdqn": Case("3 steps", "mdqn", {"nstep": 3}),
     "sql": Case("multi-discrete actions", "sql", {}, partial(ToyEnv, acts="many")),
+    "sqn": Case("a learned temperature", "sqn"),
+    "bdq": Case("multi-discrete actions", "bdq", {}, partial(ToyEnv, acts="many")),
     "sqil": Case("demonstrations", "sqil", data={"demonstrations": demonstrations()}),
     "dqfd": Case(
         "demonstrations, pretraining",

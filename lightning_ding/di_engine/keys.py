@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_ding.di_engine.q_learning_keys import (
+    BDQ,
     CATEGORICAL,
     DQFD,
     DQN,
@@ -18,6 +19,7 @@ from lightning_ding.di_engine.q_learning_keys import (
     KAPPA,
     Q_LEARNING,
     R2D2,
+    SQN,
 )
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
@@ -318,6 +320,17 @@ _CQL: dict[str, Key] = {
         why="learn.with_lagrange is False",
     ),
 }
+_OF_ENSEMBLE = Key(needs=lambda _: False, why="there are model.ensemble_num critics, and no encoder")
+_EDAC: dict[str, Key] = {
+    **_from_data(_SAC),
+    **dict.fromkeys(("model.twin_critic", "model.share_encoder", "model.encoder_hidden_size_list"), _OF_ENSEMBLE),
+    **same("model.ensemble_num", "learn.eta", "learn.with_q_entropy"),
+    "model.critic_head_layer_num": to("model.critic_head_layer_num", convert=lambda layers: layers - 1),
+    **dict.fromkeys(
+        ("learn.min_q_weight", "learn.learning_rate_value"),
+        Key(needs=lambda _: False, why="DI-engine's EDAC does not read it"),
+    ),
+}
 _QRDQN: dict[str, Key] = {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": KAPPA}
 
 KEYS: dict[str, dict[str, Key]] = {
@@ -327,6 +340,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "rainbow": {**Q_LEARNING, **CATEGORICAL},
     "mdqn": {**DQN, **same("entropy_tau", "m_alpha")},
     "sql": {**DQN, **same("learn.alpha")},
+    "sqn": SQN,
+    "bdq": BDQ,
     "iqn": IQN,
     "fqf": FQF,
     "r2d2": R2D2,
@@ -342,6 +357,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "impala": _IMPALA,
     "pg": _PG,
     "cql": _CQL,
+    "edac": _EDAC,
     "discrete_cql": {**_from_data(_QRDQN), **same("learn.min_q_weight")},
     "td3_bc": {**_from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
 }
@@ -354,6 +370,8 @@ HOME_OF_GAMMA = {
     "rainbow": "discount_factor",
     "mdqn": "discount_factor",
     "sql": "discount_factor",
+    "sqn": "learn.discount_factor",
+    "bdq": "discount_factor",
     "iqn": "discount_factor",
     "fqf": "discount_factor",
     "r2d2": "discount_factor",
@@ -369,6 +387,7 @@ HOME_OF_GAMMA = {
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
     "cql": "learn.discount_factor",
+    "edac": "learn.discount_factor",
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
 }

@@ -4,6 +4,7 @@ from .actor import (
     StateDependentSigma as StateDependentSigma,
     create_actor as create_actor,
 )
+from .bdq import BDQ as BDQ
 from .c51 import C51DQN as C51DQN
 from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
@@ -27,5 +28,6 @@ from .qac import ContinuousQAC as ContinuousQAC
 from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
+from .sqn import SQN as SQN
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

@@ -7,6 +7,7 @@ from .base.config import PolicyConfig as PolicyConfig
 from .base.non_finite import NonFiniteError as NonFiniteError
 from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Policy
 from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
+from .bdq import BDQConfig as BDQConfig, BDQPolicy as BDQPolicy
 from .c51 import C51Config as C51Config, C51Policy as C51Policy
 from .calql import CalQLConfig as CalQLConfig, CalQLPolicy as CalQLPolicy
 from .cql import CQLConfig as CQLConfig, CQLPolicy as CQLPolicy
@@ -18,6 +19,7 @@ from .discrete_sac import DiscreteSACConfig as DiscreteSACConfig, DiscreteSACPol
 from .dqfd import DQfDConfig as DQfDConfig, DQfDPolicy as DQfDPolicy
 from .dqn import DQNConfig as DQNConfig, DQNPolicy as DQNPolicy
 from .dt import DTConfig as DTConfig, DTPolicy as DTPolicy
+from .edac import EDACConfig as EDACConfig, EDACPolicy as EDACPolicy
 from .factory import create_policy as create_policy, get_policy_cls as get_policy_cls
 from .fqf import FQFConfig as FQFConfig, FQFPolicy as FQFPolicy
 from .from_dump import Dump as Dump, load_dump as load_dump
@@ -41,6 +43,7 @@ from .rlpd import RLPDConfig as RLPDConfig, RLPDPolicy as RLPDPolicy
 from .sac import SACConfig as SACConfig, SACPolicy as SACPolicy
 from .sqil import SQILConfig as SQILConfig, SQILPolicy as SQILPolicy
 from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
+from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy

@@ -49,6 +49,7 @@ from .offline import (
     discrete_conservative_gap as discrete_conservative_gap,
     expectile_loss as expectile_loss,
     gaussian_log_prob as gaussian_log_prob,
+    gradient_similarity as gradient_similarity,
     large_margin as large_margin,
     smoothed_cross_entropy as smoothed_cross_entropy,
 )

@@ -58,6 +58,8 @@ ALGORITHMS = {
     "rainbow": Algorithm(config=Q_LEARNING),
     "mdqn": Algorithm(config=Q_LEARNING),
     "sql": Algorithm(config=Q_LEARNING),
+    "sqn": Algorithm(config=deep_merge(Q_LEARNING, {"learn": {"target_theta": None}})),
+    "bdq": Algorithm(config=Q_LEARNING),
     "sqil": Algorithm(config=Q_LEARNING),
     "dqfd": Algorithm(config=deep_merge(Q_LEARNING, {"nstep": 3, "learn": {"per_train_iter_k": 3}})),
     "iqn": Algorithm(config=Q_LEARNING),
@@ -83,6 +85,7 @@ ALGORITHMS = {
     "awac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "calql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
+    "edac": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}})),
     "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "redq": Algorithm(
         "Pendulum-v1",

@@ -39,6 +39,7 @@ EVERY = Q_LEARNING + ACTOR_CRITIC + REPLAYED + CLONED
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
     ("mdqn", "learn.double_q"),
     ("sql", "learn.double_q"),
+    ("sqn", "learn.double_q"),
     ("sqil", "learn.double_q"),
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
@@ -46,7 +47,7 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
 # gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
-# several dimensions, see tests/policy/test_on_policy.py.
+# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py.
 LEFT_OUT = (
     "collect.collector.",
     "eval.evaluator.",
@@ -55,6 +56,7 @@ LEFT_OUT = (
     "compile",
     "on_non_finite",
     "model.full_std",
+    "learn.mean_target",
 )
 BATCH_SIZE = 16
 
@@ -115,6 +117,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.encoder_hidden_size_list": Option([8]),
     "model.head_hidden_size": Option(8, given={"model.head_layer_num": 1}),
     "model.head_layer_num": Option(2),
+    "model.a_layer_num": Option(2),
+    "model.v_layer_num": Option(2),
     "model.encoder_kwargs": Option({"activation": "silu"}),
     "model.activation": Option("tanh"),
     "model.core.type": Option("gru"),
@@ -189,6 +193,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.tau": Option(0.9),
     "learn.beta": Option(0.5),
     "learn.min_q_weight": Option(0.5),
+    "learn.eta": Option(0.5),
     "learn.num_actions": Option(3),
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
     "learn.dropped_quantiles": Option(5),

@@ -18,7 +18,7 @@ from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
-OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "discrete_cql")
+OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "edac", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""
 CONTINUOUS = (*CONTINUOUS_ONLY, *with_actor(), "dt")
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
@@ -110,6 +110,8 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "mdqn": Run(2000),
     "sql": Run(2000),
     "sqil": Run(2000),
+    "sqn": Run(2000),
+    "bdq": Run(2000),
     "dqfd": Run(1500),
     "iqn": Run(1500),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
@@ -138,6 +140,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
+    "edac": Run(500, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
@@ -184,7 +187,7 @@ GOALS: dict[str, Run | str] = {
     **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
     **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
-    **{name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("dqn", "c51", "qrdqn", "mdqn", "sql")},
+    **{name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("dqn", "c51", "qrdqn", "mdqn", "sql", "sqn", "bdq")},
     "rainbow": Run(
         4000,
         deep_merge(RARELY_COPIED, {"model": {"v_min": 0.0, "v_max": 1.0}}),
@@ -215,6 +218,7 @@ NEVER_OCCURS: dict[str, Run | str] = {
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
+    "edac": Run(500, slow=True),
     "cql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "discrete_cql": Run(500),
@@ -231,6 +235,8 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "mdqn": Run(1500),
     "sql": Run(1500),
     "sqil": Run(1500),
+    "sqn": Run(1500),
+    "bdq": Run(1500),
     "dqfd": Run(1000),
     "iqn": Run(1000),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
@@ -248,6 +254,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
+    "edac": Run(300, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
@@ -259,6 +266,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
 }
 """The discount factor is each algorithm's, 0.99 or more, so values are on their way to -100 when the budget ends."""
 COPIED: Config = {"learn": {"target_update_freq": 10}}
+FIXED_SQN: Config = {"learn": {"target_theta": None, "auto_alpha": False, "alpha": 0.1}}
 OF_STEPS: Config = {"learn": {"target_update_freq": 25}}  # returns of several steps
 FOLLOWED: Config = {"learn": {"target_theta": 0.05}}
 NO_ENTROPY = deep_merge(FOLLOWED, {"learn": {"auto_alpha": False, "alpha": 0.0}})
@@ -272,6 +280,8 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "mdqn": Run(4000, COPIED, OF_TARGETS),
     "sql": Run(4000, COPIED, OF_TARGETS),
     "sqil": Run(4000, COPIED, OF_TARGETS),
+    "sqn": Run(4000, deep_merge(COPIED, FIXED_SQN), f"{OF_TARGETS}, and the temperature would change"),
+    "bdq": Run(4000, COPIED, OF_TARGETS),
     "dqfd": Run(4000, OF_STEPS, OF_TARGETS),
     "iqn": Run(2000, COPIED, OF_TARGETS),
     "fqf": Run(2000, deep_merge(FASTER_FQF, COPIED), f"{OF_ATARI}; {OF_TARGETS}"),
@@ -297,6 +307,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
+    "edac": Run(1000, NO_ENTROPY, OF_ENTROPY),
     "cql": Run(
         1000,
         deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),

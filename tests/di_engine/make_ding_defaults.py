@@ -19,6 +19,8 @@ CHAINS = {
     "rainbow": ("dqn:DQNPolicy", "rainbow:RainbowDQNPolicy"),
     "mdqn": ("dqn:DQNPolicy", "mdqn:MDQNPolicy"),
     "sql": ("sql:SQLPolicy",),
+    "bdq": ("bdq:BDQPolicy",),
+    "sqn": ("sqn:SQNPolicy",),
     "iqn": ("dqn:DQNPolicy", "iqn:IQNPolicy"),
     "fqf": ("dqn:DQNPolicy", "fqf:FQFPolicy"),
     "r2d2": ("r2d2:R2D2Policy",),
@@ -34,6 +36,7 @@ CHAINS = {
     "impala": ("impala:IMPALAPolicy",),
     "pg": ("pg:PGPolicy",),
     "cql": ("sac:SACPolicy", "cql:CQLPolicy"),
+    "edac": ("sac:SACPolicy", "edac:EDACPolicy"),
     "discrete_cql": ("dqn:DQNPolicy", "qrdqn:QRDQNPolicy", "cql:DiscreteCQLPolicy"),
     "td3_bc": ("ddpg:DDPGPolicy", "td3_bc:TD3BCPolicy"),
 }
@@ -45,6 +48,8 @@ NETWORKS = {
     "rainbow": "q_learning:RainbowDQN",
     "mdqn": "q_learning:DQN",
     "sql": "q_learning:DQN",
+    "bdq": "q_learning:BDQ",
+    "sqn": "q_learning:DQN",
     "iqn": "q_learning:IQN",
     "fqf": "q_learning:FQF",
     "r2d2": "q_learning:DRQN",
@@ -60,6 +65,7 @@ NETWORKS = {
     "impala": "vac:VAC",
     "pg": "pg:PG",
     "cql": "qac:ContinuousQAC",
+    "edac": "edac:EDAC",
     "discrete_cql": "q_learning:QRDQN",
     "td3_bc": "qac:ContinuousQAC",
 }

@@ -17,10 +17,10 @@ from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
 
 RUN = {
-    *("c51", "crossq", "d4pg", "ddpg", "discrete_sac", "dqn", "fqf", "impala", "iqn", "mdqn", "ppo_offpolicy"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "td3", "tqc"),
+    *("bdq", "c51", "crossq", "d4pg", "ddpg", "discrete_sac", "dqn", "fqf", "impala", "iqn", "mdqn", "ppo_offpolicy"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
 }
-DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "iql", "td3_bc"}
+DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppo", "pqn", "recurrent_ppo"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
