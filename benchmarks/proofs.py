@@ -151,6 +151,7 @@ PROOFS = {
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 100_000, 450),
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
+    "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
     "pqn_cartpole": Proof("pqn", "CartPole-v1", 100_000, 475),

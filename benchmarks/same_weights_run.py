@@ -270,6 +270,7 @@ CASES: dict[str, Case] = {
     ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
+    "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),
     "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),

@@ -1,10 +1,10 @@
-"""EDAC on Pendulum-v1: learns from episodes of a SAC policy that was trained for 3,000 env steps only.
+"""EDAC on Pendulum-v1: learns from the 6,000 env steps that SAC was trained on, bad and good ones.
 
-    python recipes/sac.py --max-env-step 3000
-    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --episodes 250
-    python recipes/edac.py pendulum.npz
+    python recipes/sac.py --max-env-step 6000
+    cp runs/sac_pendulum/version_0/checkpoints/last-*/rank_0/buffer.safetensors pendulum_training.safetensors
+    python recipes/edac.py pendulum_training.safetensors
 
-Evaluates the policy after 5,000 updates on 20 greedy episodes, and prints the mean return in the data too.
+Evaluates the policy after 3,000 updates on 20 greedy episodes, and prints the mean return in the data too.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.policy import EDACPolicy
 
 ENV_ID = "Pendulum-v1"
-MAX_TRAIN_ITER = 5_000
+MAX_TRAIN_ITER = 3_000
 NORM_OBS, NORM_REWARD = False, True
 CONFIG = {
     "discount_factor": 0.98,
-    "model": {"actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
+    "model": {"ensemble_num": 5, "actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
     "learn": {
         "batch_size": 128,
         "target_theta": 0.02,
         "learning_rate_q": 0.001,
         "learning_rate_policy": 0.001,
-        "eta": 1.0,
+        "alpha": 0.01,
     },
-    "eval": {"evaluator": {"eval_freq": 2500, "n_episode": 20}},
+    "eval": {"evaluator": {"eval_freq": 1500, "n_episode": 20}},
 }
 
 

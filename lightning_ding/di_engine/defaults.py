@@ -83,6 +83,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "collect": {"discount_factor": 0.9},
     },
     "ppo": {"model": _HEADS, "learn": {"clip_ratio": 0.2, "value_norm": True}},
+    "ppg": {
+        "model": _HEADS | {"actor_head_layer_num": 2},
+        "learn": {
+            **{"learning_rate": 0.001, "clip_ratio": 0.2, "value_norm": False, "adv_norm": False},
+            **{"entropy_weight": 0.01, "aux_freq": 8},
+        },
+    },
     "ppo_offpolicy": {
         "model": _HEADS,
         "learn": {"clip_ratio": 0.2, "adv_norm": False, "value_norm": True},
@@ -117,6 +124,10 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "d4pg": {"model.last_layer_init": None},
     "a2c": {"learn.lr_scheduler.type": "constant"},
     "ppo": {"learn.optimizer.eps": 1e-8},
+    "ppg": {
+        **{"learn.optimizer.eps": 1e-8, "learn.grad_clip_norm": None, "learn.ppo_param_init": False},
+        "recompute_adv": False,
+    },
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},

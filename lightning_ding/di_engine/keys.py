@@ -209,6 +209,18 @@ _PPO: dict[str, Key] = {
     "nstep_return": only(False, why="advantages are generalised advantages"),
     EVAL_FREQ: eval_freq_key("ppo"),
 }
+_NO_CLIP = Key(needs=lambda _: False, why="DI-engine's PPG does not clip gradients")
+_NOT_OF_PPG = ("recompute_adv", "nstep_return", "learn.epoch_per_collect", "learn.ppo_param_init", "model.share_encoder")
+_PPG: dict[str, Key] = {
+    **{path: key for path, key in _PPO.items() if path not in _NOT_OF_PPG and "lr_scheduler" not in path},
+    **dict.fromkeys(("learn.grad_clip_type", "learn.grad_clip_value"), _NO_CLIP),
+    **dict.fromkeys(
+        ("learn.actor_epoch_per_collect", "learn.critic_epoch_per_collect"), to("learn.epoch_per_collect")
+    ),
+    **same("learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
+    "model.share_encoder": only(True, why="the actor's second value head always has its encoder"),
+    EVAL_FREQ: eval_freq_key("ppg"),
+}
 _REPLAYED: dict[str, Key] = {
     **_ACTOR_CRITIC,
     **{path: key for path, key in BUFFER.items() if "priority" not in path},
@@ -353,6 +365,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
     "ppo": _PPO,
+    "ppg": _PPG,
     "ppo_offpolicy": _PPO_OFFPOLICY,
     "impala": _IMPALA,
     "pg": _PG,
@@ -383,6 +396,7 @@ HOME_OF_GAMMA = {
     "discrete_sac": "learn.discount_factor",
     "a2c": "collect.discount_factor",
     "ppo": "collect.discount_factor",
+    "ppg": "collect.discount_factor",
     "ppo_offpolicy": "collect.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",

@@ -24,6 +24,7 @@ from .heads import (
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
 from .pg import PG as PG
+from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC
 from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN

@@ -30,6 +30,7 @@ from .iqn import IQNConfig as IQNConfig, IQNPolicy as IQNPolicy
 from .load import load_policy as load_policy
 from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
+from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
 from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
 from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy

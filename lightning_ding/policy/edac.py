@@ -93,11 +93,11 @@ class EDACPolicy(SACPolicy):
         if not eta:
             return loss, report
 
-        def total(action: Tensor) -> Tensor:
-            return self.model.compute_critic(batch["obs"], action)["q_value"].sum()  # type: ignore[no-any-return]
-
-        of_each = batch["action"].expand(self.config.model.ensemble_num, -1, -1)  # each has the value of one critic only
-        similarity = rl.gradient_similarity(torch.func.grad(total)(of_each))
+        anchor = next(iter(self.model.critic.parameters())).flatten()[0]  # requires_grad_ cannot be compiled
+        action = batch["action"].expand(self.config.model.ensemble_num, -1, -1) + 0 * anchor
+        q = self.model.compute_critic(batch["obs"], action)["q_value"]
+        (gradient,) = torch.autograd.grad(q.sum(), action, create_graph=True)  # an action has the value of one critic
+        similarity = rl.gradient_similarity(gradient)
         loss = loss + eta * similarity
         return loss, {**report, "critic_loss": loss.detach(), "gradient_similarity": similarity.detach()}
 

@@ -157,7 +157,9 @@ class SQNPolicy(DQNPolicy):
 
     def alpha_loss(self, report: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temperature's loss for the report of :meth:`loss`, and ``alpha_loss`` to report."""
-        loss = rl.temperature_loss(self._log_alpha, -report["entropy"], self.config.learn.target_entropy)
+        entropy = report["entropy"].detach()  # compiled code may return it with a gradient
+        loss = rl.temperature_loss(self._log_alpha, -entropy, self.config.learn.target_entropy)
+        loss = loss + 0 * report["total_loss"].detach()  # non-finite where the loss of the minibatch is
         return loss, {"alpha_loss": loss.detach()}
 
     def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:

@@ -97,6 +97,7 @@ ALGORITHMS = {
     ),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "ppo": Algorithm(config=PPO),
+    "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),

@@ -87,6 +87,7 @@ CONFIGS: dict[str, Config] = {
     ),
     "ppo": PPO,
     "recurrent_ppo": deep_merge(PPO, SHORT),
+    "ppg": deep_merge(PPO, {"learn": {"aux_freq": 4}}),
     "ppo_offpolicy": deep_merge(
         ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
     ),
@@ -153,6 +154,7 @@ def train(
         ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
         ("recurrent_ppo", 2560, "vector"),
+        ("ppg", 2560, "dict"),
         ("ppo_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
         ("a2c", 2400, "dict"),

@@ -91,6 +91,8 @@ SHORT_DT: Config = {
     **{"context_len": 2, "rtg_scale": 1.0},
     "learn": {"learning_rate": 1e-3, "lr_scheduler": {"type": "constant", "points": None, "unit": "budget"}},
 }
+PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
+OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 OF_WIDE_CRITICS = "critics of 2,048 units take 0.3 seconds an update"
@@ -118,6 +120,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "r2d2": Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True),
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
+    "ppg": Run(4096, PHASES, OF_PHASES),
     "recurrent_ppo": Run(4096, slow=True),
     "ppo_offpolicy": Run(6400),
     "impala": Run(30_720),
@@ -144,6 +147,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
+    "ppg": Run(8192, PHASES, OF_PHASES, slow=True),
     "recurrent_ppo": Run(8192, slow=True),
     "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440, slow=True),
@@ -183,7 +187,7 @@ OF_HINDSIGHT = "the buffer draws single steps without priorities"
 RARELY_COPIED = deep_merge(HINDSIGHT, {"learn": {"target_update_freq": 500}})
 OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tells apart for targets that stay longer"
 GOALS: dict[str, Run | str] = {
-    **without(["ppo", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
+    **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
     **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
@@ -258,6 +262,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
+    "ppg": Run(8192, PHASES, OF_PHASES),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
     "ppo_offpolicy": Run(8192),
     "impala": Run(8192),
@@ -319,6 +324,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_ENTROPY}; it is pessimistic",
     ),
     "ppo": Run(8192),
+    "ppg": Run(8192, PHASES, OF_PHASES),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440),

@@ -334,9 +334,9 @@ def fit(policy: Any, datamodule_class: Any = RolloutDataModule, **kwargs: Any) -
 BAD: dict[str, tuple[Callable[[], None], str]] = {
     "algorithm": (
         lambda: fit(PGPolicy()),
-        "policy must be one of a2c, ppo, pqn, recurrent_ppo, or a class .* got 'PGPolicy'",
+        "policy must be one of a2c, ppg, ppo, pqn, recurrent_ppo, or a class .* got 'PGPolicy'",
     ),
-    "replay": (lambda: fit(DQNPolicy(), ReplayDataModule), "policy must be one of a2c, ppo, pqn, recurrent_ppo"),
+    "replay": (lambda: fit(DQNPolicy(), ReplayDataModule), "policy must be one of a2c, ppg, ppo, pqn, recurrent_ppo"),
     "collector": (
         lambda: fit(short(collect={"n_episode": 8, "n_sample": None, "collector": {"type": "episode"}})),
         'collect.collector.type must be "sample"',

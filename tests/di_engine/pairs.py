@@ -10,7 +10,7 @@ from lightning_ding.config import deep_merge
 Pair = tuple[dict[str, Any], dict[str, Any]]
 OFFLINE = ("cql", "edac", "discrete_cql", "td3_bc")
 CONTINUOUS = ("ddpg", "d4pg", "td3", "sac")
-ON_POLICY = ("a2c", "ppo", "pg")
+ON_POLICY = ("a2c", "ppg", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "bdq", "iqn", "fqf")
 REPLAYED = ("ppo_offpolicy", "impala")
 TYPES = (*VALUE_BASED, "sqn", "r2d2", "dqfd", *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY, *OFFLINE)

@@ -43,6 +43,7 @@ CARTPOLE = {
     "r2d2": 400,
     "recurrent_ppo": 400,
     "ppo": 475,
+    "ppg": 475,
     "ppo_offpolicy": 450,
     "impala": 450,
     "pqn": 475,
