@@ -154,6 +154,7 @@ PROOFS = {
     "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
+    "acer_cartpole": Proof("acer", "CartPole-v1", 100_000, 450),
     "pqn_cartpole": Proof("pqn", "CartPole-v1", 100_000, 475),
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),

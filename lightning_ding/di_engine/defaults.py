@@ -100,9 +100,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"grad_clip_type": None},
         "other": {"replay_buffer": {"replay_buffer_size": 1000}},
     },
+    "acer": {
+        "model": _HEADS,
+        "learn": {"discount_factor": 0.9, "grad_clip_type": None},
+        "eval": {"evaluator": {"eval_freq": 200}},
+        "other": {"replay_buffer": {"replay_buffer_size": 1000}},
+    },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
     "cql": {"learn": {"learning_rate_policy": 3e-4, "min_q_weight": 1.0}},
-    "edac": {"model": {"critic_head_layer_num": 1}, "learn": {"alpha": 1, "init_w": 0.003, "eta": 0.1, "with_q_entropy": False}},
+    "edac": {
+        "model": {"critic_head_layer_num": 1},
+        "learn": {"alpha": 1, "init_w": 0.003, "eta": 0.1, "with_q_entropy": False},
+    },
     "discrete_cql": {"discount_factor": 0.97, "model": _HEAD, "learn": {"target_update_freq": 100}},
     "td3_bc": {
         "learn": {"learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3, "target_theta": 0.005},

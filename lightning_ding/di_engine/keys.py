@@ -210,13 +210,17 @@ _PPO: dict[str, Key] = {
     EVAL_FREQ: eval_freq_key("ppo"),
 }
 _NO_CLIP = Key(needs=lambda _: False, why="DI-engine's PPG does not clip gradients")
-_NOT_OF_PPG = ("recompute_adv", "nstep_return", "learn.epoch_per_collect", "learn.ppo_param_init", "model.share_encoder")
+_NOT_OF_PPG = (
+    "recompute_adv",
+    "nstep_return",
+    "learn.epoch_per_collect",
+    "learn.ppo_param_init",
+    "model.share_encoder",
+)
 _PPG: dict[str, Key] = {
     **{path: key for path, key in _PPO.items() if path not in _NOT_OF_PPG and "lr_scheduler" not in path},
     **dict.fromkeys(("learn.grad_clip_type", "learn.grad_clip_value"), _NO_CLIP),
-    **dict.fromkeys(
-        ("learn.actor_epoch_per_collect", "learn.critic_epoch_per_collect"), to("learn.epoch_per_collect")
-    ),
+    **dict.fromkeys(("learn.actor_epoch_per_collect", "learn.critic_epoch_per_collect"), to("learn.epoch_per_collect")),
     **same("learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
     "model.share_encoder": only(True, why="the actor's second value head always has its encoder"),
     EVAL_FREQ: eval_freq_key("ppg"),
@@ -287,6 +291,27 @@ _IMPALA: dict[str, Key] = {
     ),
     "learn.optim": Key(
         lambda value, _: {"learn.optimizer.type": value}, why="DI-engine has two", allowed=("adam", "rmsprop")
+    ),
+}
+_NOT_OF_ACER = ("learn.lambda_", "learn.rho_clip_ratio", "learn.rho_pg_clip_ratio", "learn.optim", "learn.value_weight")
+_OF_ACTOR_CRITIC = ("model.share_encoder", "model.sigma_type", "model.bound_type", "model.fixed_sigma_value")
+_NO_VALUES = ("model.encoder", "model.impala_cnn_encoder", "model.action_space", "action_space", *HYBRID_SHAPE)
+_ACER: dict[str, Key] = {
+    **{
+        path: key
+        for path, key in _IMPALA.items()
+        if path not in (*_NOT_OF_ACER, *_OF_ACTOR_CRITIC, *_NO_VALUES, "learn.learning_rate")
+    },
+    **same("learn.learning_rate_actor", "learn.learning_rate_critic", "learn.c_clip_ratio", "learn.target_theta"),
+    **same("learn.trust_region", "learn.trust_region_value"),
+    **same("model.actor_head_hidden_size", "model.critic_head_hidden_size"),
+    **{
+        f"model.{head}_head_layer_num": to(f"model.{head}_head_layer_num", convert=lambda layers: layers - 1)
+        for head in ("actor", "critic")
+    },
+    **dict.fromkeys(
+        ("learn.value_weight", "learn.lambda_", "learn.unroll_len", "collect.gae_lambda"),
+        Key(needs=lambda _: False, why="DI-engine's ACER does not read it"),
     ),
 }
 _PG: dict[str, Key] = {
@@ -368,6 +393,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "ppg": _PPG,
     "ppo_offpolicy": _PPO_OFFPOLICY,
     "impala": _IMPALA,
+    "acer": _ACER,
     "pg": _PG,
     "cql": _CQL,
     "edac": _EDAC,
@@ -398,6 +424,7 @@ HOME_OF_GAMMA = {
     "ppo": "collect.discount_factor",
     "ppg": "collect.discount_factor",
     "ppo_offpolicy": "collect.discount_factor",
+    "acer": "learn.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
     "cql": "learn.discount_factor",

@@ -2,6 +2,7 @@ import lightning_ding.di_engine.policies.collate as _collate
 import lightning_ding.di_engine.policies.policy as _foreign
 
 from .a2c import A2CConfig as A2CConfig, A2CPolicy as A2CPolicy
+from .acer import ACERConfig as ACERConfig, ACERPolicy as ACERPolicy
 from .awac import AWACConfig as AWACConfig, AWACPolicy as AWACPolicy
 from .base.config import PolicyConfig as PolicyConfig
 from .base.non_finite import NonFiniteError as NonFiniteError

@@ -170,6 +170,13 @@ class PPGPolicy(PPOPolicy):
         learn = self.config.learn
         return super().update_per_collect * (learn.epoch_per_collect + learn.aux_train_epoch) // learn.epoch_per_collect
 
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return super()._state_dict_learn() | {ROLLOUTS: list(self._rollouts)}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        self._rollouts = [cast(Batch, nested.to(one, self.device)) for one in state[ROLLOUTS]]
+
     def collect_memory(self) -> dict[str, Any]:
         """Return this rank's rollouts of the unfinished phase, and the state of its exploration."""
         memory = super().collect_memory()

@@ -42,7 +42,13 @@ from .exploration import (
     random_actions as random_actions,
     random_legal_actions as random_legal_actions,
 )
-from .off_policy import VTrace as VTrace, vtrace as vtrace
+from .off_policy import (
+    VTrace as VTrace,
+    acer_gradient as acer_gradient,
+    retrace as retrace,
+    vtrace as vtrace,
+    within_trust_region as within_trust_region,
+)
 from .offline import (
     advantage_weight as advantage_weight,
     conservative_gap as conservative_gap,

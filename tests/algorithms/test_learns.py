@@ -94,6 +94,11 @@ CONFIGS: dict[str, Config] = {
     "impala": deep_merge(
         ROLLOUT, {"learn": {"entropy_weight": 0.01}, "collect": {"n_sample": 64}, "other": SMALL_BUFFER}
     ),
+    "acer": {
+        **{"unroll_len": 8, "model": {"actor_head_hidden_size": 32, "critic_head_hidden_size": 32}},
+        "learn": {"update_per_collect": 8, "learning_rate_actor": 3e-3, "learning_rate_critic": 3e-3},
+        **{"collect": {"n_sample": 64}, "other": {"replay_buffer": {"replay_buffer_size": 1024}}},
+    },
     "a2c": deep_merge(
         ROLLOUT,
         {
@@ -157,6 +162,7 @@ def train(
         ("ppg", 2560, "dict"),
         ("ppo_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
+        ("acer", 2560, "vector"),
         ("a2c", 2400, "dict"),
         ("pqn", 2560, "dict"),
         ("pg", 2400, "vector"),

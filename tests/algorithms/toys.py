@@ -91,6 +91,8 @@ SHORT_DT: Config = {
     **{"context_len": 2, "rtg_scale": 1.0},
     "learn": {"learning_rate": 1e-3, "lr_scheduler": {"type": "constant", "points": None, "unit": "budget"}},
 }
+FAST_ACER: Config = {"learn": {"update_per_collect": 16}}
+OF_ACER = "4 updates for 512 steps are made for millions of steps"
 PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
 OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
@@ -124,6 +126,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "recurrent_ppo": Run(4096, slow=True),
     "ppo_offpolicy": Run(6400),
     "impala": Run(30_720),
+    "acer": Run(10_240, FAST_ACER, OF_ACER, slow=True),
     "a2c": Run(25_600),
     "pqn": Run(4096),
     "pg": Run(6400),
@@ -188,10 +191,15 @@ RARELY_COPIED = deep_merge(HINDSIGHT, {"learn": {"target_update_freq": 500}})
 OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tells apart for targets that stay longer"
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
-    **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
+    **without(
+        ["ppo_offpolicy", "impala", "acer", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"
+    ),
     **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
-    **{name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("dqn", "c51", "qrdqn", "mdqn", "sql", "sqn", "bdq")},
+    **{
+        name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
+        for name in ("dqn", "c51", "qrdqn", "mdqn", "sql", "sqn", "bdq")
+    },
     "rainbow": Run(
         4000,
         deep_merge(RARELY_COPIED, {"model": {"v_min": 0.0, "v_max": 1.0}}),
@@ -266,6 +274,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
     "ppo_offpolicy": Run(8192),
     "impala": Run(8192),
+    "acer": Run(8192),
     "a2c": Run(25_600),
     "pqn": Run(8192),
 }
@@ -328,6 +337,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440),
+    "acer": Run(40_960, FAST_ACER, OF_ACER),
     "a2c": Run(51_200),
     "pqn": Run(8192),
 }

@@ -35,6 +35,7 @@ CHAINS = {
     "ppg": ("ppg:PPGPolicy",),
     "ppo_offpolicy": ("ppo:PPOOffPolicy",),
     "impala": ("impala:IMPALAPolicy",),
+    "acer": ("acer:ACERPolicy",),
     "pg": ("pg:PGPolicy",),
     "cql": ("sac:SACPolicy", "cql:CQLPolicy"),
     "edac": ("sac:SACPolicy", "edac:EDACPolicy"),
@@ -65,6 +66,7 @@ NETWORKS = {
     "ppg": "ppg:PPG",
     "ppo_offpolicy": "vac:VAC",
     "impala": "vac:VAC",
+    "acer": "acer:ACER",
     "pg": "pg:PG",
     "cql": "qac:ContinuousQAC",
     "edac": "edac:EDAC",
@@ -88,7 +90,7 @@ def config_of(file: Path, name: str) -> dict[str, Any]:
     """Return the class attribute ``config``."""
     for one in class_in(file, name).body:
         if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "config":
-            names = {"dict": dict, "float": float, "int": int}
+            names = {"dict": dict, "float": float, "int": int, "unroll_len": 32}
             return dict(eval(ast.unparse(one.value), {"__builtins__": {}}, names))
     return {}
 

@@ -102,9 +102,9 @@ def acer(rng: np.random.Generator) -> tuple[Values, Values]:
     policy_loss, correction = acer_policy_error(*parts, c_clip_ratio=2.0)
     critic_loss = acer_value_error(given["q"][:-1], retrace[:-1], given["action"])
     (gradient,) = torch.autograd.grad(-(policy_loss + correction).sum(), log_p)
-    (limited,) = acer_trust_region_update([-gradient[:-1]], log_p[:-1], average[:-1], 0.1)
+    (limited,) = acer_trust_region_update([gradient[:-1]], log_p[:-1], average[:-1], 0.1)
     found = {"retrace": retrace, "critic_loss": critic_loss, "objective": policy_loss + correction}
-    return given, found | {"gradient": -gradient[:-1], "limited": limited}
+    return given, found | {"gradient": -gradient[:-1], "limited": -limited}  # of the loss, in DI-engine
 
 
 CASES = {"bdq": bdq, "sqn": sqn, "edac": edac, "acer": acer}

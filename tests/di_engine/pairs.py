@@ -12,7 +12,7 @@ OFFLINE = ("cql", "edac", "discrete_cql", "td3_bc")
 CONTINUOUS = ("ddpg", "d4pg", "td3", "sac")
 ON_POLICY = ("a2c", "ppg", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "bdq", "iqn", "fqf")
-REPLAYED = ("ppo_offpolicy", "impala")
+REPLAYED = ("ppo_offpolicy", "impala", "acer")
 TYPES = (*VALUE_BASED, "sqn", "r2d2", "dqfd", *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY, *OFFLINE)
 
 

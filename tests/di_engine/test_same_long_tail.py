@@ -1,4 +1,4 @@
-"""BDQ, SQN and EDAC have DI-engine's losses on random numbers; ``make_ding_long_tail`` computed those."""
+"""BDQ, SQN, EDAC and ACER have DI-engine's losses on random numbers; ``make_ding_long_tail`` computed those."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lightning_ding import rl
 from lightning_ding.policy import BDQPolicy, EDACPolicy, SQNPolicy
 
 GAMMA = 0.875
@@ -110,3 +111,20 @@ def _ours(theirs: Tensor, ours: Tensor) -> Tensor:
     if theirs.dim() == 1:
         return theirs.view(critics, 1, size)
     return theirs.view(critics, size, -1).transpose(1, 2).contiguous()
+
+
+def test_targets_and_gradients_of_acer_equal_ding() -> None:
+    given, found = case("acer")
+    log_p, average, log_mu = (given[name].log_softmax(-1) for name in ("logit", "average_logit", "behaviour_logit"))
+    q, action = given["q"], given["action"]
+    value, index = (log_p.exp() * q).sum(-1), action.unsqueeze(-1)
+    log_ratio = (log_p[:-1] - log_mu).gather(-1, index).squeeze(-1)
+    taken, last = q[:-1].gather(-1, index).squeeze(-1), torch.zeros_like(given["done"], dtype=torch.bool)
+    last[-1] = True
+    discount = GAMMA * (1 - given["done"])
+    target = rl.retrace(log_ratio, given["reward"], taken, value[:-1], value[1:], discount, last)
+    assert_close(target, found["retrace"][:-1, :, 0], **CLOSE)
+    assert_close(0.5 * (target - taken).square(), found["critic_loss"].squeeze(-1), **CLOSE)
+    gradient = rl.acer_gradient(log_p[:-1], log_mu, action, q[:-1], target, c_clip_ratio=2.0)
+    assert_close(gradient, found["gradient"], **CLOSE)
+    assert_close(rl.within_trust_region(gradient, average[:-1], 0.1), found["limited"], **CLOSE)

@@ -17,7 +17,21 @@ from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
 
 RUN = {
-    *("bdq", "c51", "crossq", "d4pg", "ddpg", "discrete_sac", "dqn", "fqf", "impala", "iqn", "mdqn", "ppo_offpolicy"),
+    *(
+        "acer",
+        "bdq",
+        "c51",
+        "crossq",
+        "d4pg",
+        "ddpg",
+        "discrete_sac",
+        "dqn",
+        "fqf",
+        "impala",
+        "iqn",
+        "mdqn",
+        "ppo_offpolicy",
+    ),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
 }
 DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}

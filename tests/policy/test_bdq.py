@@ -75,12 +75,16 @@ def test_terminal_step_does_not_bootstrap_and_a_truncated_one_does() -> None:
 
 
 def test_illegal_actions_are_not_chosen_by_the_target() -> None:
-    mask = torch.tensor([[0, 1, 0, 1, 1]])  # of the first dimension action 1 is left, with a value of 3; of the second 8
+    mask = torch.tensor(
+        [[0, 1, 0, 1, 1]]
+    )  # of the first dimension action 1 is left, with a value of 3; of the second 8
     policy = BDQPolicy(make_policy().config, model=MaskedBranches(ONLINE))
     target: Any = policy.target_model
     for kept, new in zip(target.tables, TARGET, strict=True):
         kept.data = torch.tensor(new)
-    both = {name: {"state": torch.tensor([[state]]), "action_mask": mask} for name, state in (("obs", 0), ("next_obs", 1))}
+    both = {
+        name: {"state": torch.tensor([[state]]), "action_mask": mask} for name, state in (("obs", 0), ("next_obs", 1))
+    }
     _, report = prepared_loss(policy, make_batch(**both))
     assert_close(report["target_q_value"], torch.tensor([1 + 0.25 * (3 + 8)]))
 

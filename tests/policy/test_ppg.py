@@ -118,7 +118,9 @@ def test_updates_of_both_phases_are_counted(make_trainer: MakeTrainer) -> None:
 
 def test_phase_learns_the_returns_of_its_rollouts_in_the_units_that_the_critic_has_at_its_end() -> None:
     torch.manual_seed(0)
-    policy: Any = make_policy("ppg", learn={"value_norm": "popart"}, model={"obs_shape": 4, "action_shape": 2, "action_space": "discrete"})
+    policy: Any = make_policy(
+        "ppg", learn={"value_norm": "popart"}, model={"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
+    )
     seen: list[dict[str, Tensor]] = []
     policy._auxiliary_update = lambda minibatch: seen.append(minibatch) or {}
     returns = [torch.randn(16) * scale for scale in (1.0, 10.0, 100.0)]

@@ -46,6 +46,7 @@ CARTPOLE = {
     "ppg": 475,
     "ppo_offpolicy": 450,
     "impala": 450,
+    "acer": 450,
     "pqn": 475,
     "a2c": 450,
     "pg": 400,
