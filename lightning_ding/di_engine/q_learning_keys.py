@@ -139,7 +139,7 @@ R2D2: dict[str, Key] = {
 
 
 def _branches(_: Any, cfg: Cfg) -> Ours:
-    """Return the number of actions of each dimension, of DI-engine's branches and their bins; 0 leaves it to the env."""
+    """Return the number of actions of each dimension, of DI-engine's branches and bins; 0 leaves it to the env."""
     number, bins = squeezed(cfg.get("model.num_branches", 0)), cfg.get("model.action_bins_per_branch", 2)
     return {} if number == 0 else {"model.action_shape": bins if number == 1 else [bins] * number}
 

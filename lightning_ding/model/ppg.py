@@ -17,7 +17,7 @@ from lightning_ding.registry import MODEL_REGISTRY
 
 @MODEL_REGISTRY.register("ppg")
 class PPG(VAC):
-    """A :class:`VAC` with separate encoders, whose actor has the head ``auxiliary`` too, with the sizes of the critic's.
+    """A :class:`VAC` with separate encoders whose actor has a head ``auxiliary`` too, with the sizes of the critic's.
 
     The arguments are those of :class:`VAC`, apart from ``share_encoder``, which must be false.
 

@@ -222,8 +222,8 @@ class ACERPolicy(OnPolicyPolicy[ACERConfig]):
         """Return a loss whose gradient by the log probabilities is minus ``direction``, and the metrics to report.
 
         Returns:
-            The loss, and detached scalars: ``policy_loss``, ``entropy_loss``, and ``kl_div`` with a trust region, all of
-            them means over the real steps, in units of ``unroll_len`` times B.
+            The loss, and detached scalars: ``policy_loss``, ``entropy_loss``, and ``kl_div`` with a trust region, all
+            of them means over the real steps, in units of ``unroll_len`` times B.
         """
         log_p = self._log_p(self.model, _flat(batch["obs"]))
         weight = self._weight(batch).flatten()

@@ -27,7 +27,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.on_policy import LARGEST_FORWARD
+from lightning_ding.policy.on_policy import LARGEST_FORWARD, ActorCriticPolicy
 from lightning_ding.policy.on_policy_options import SDEActorCriticModelConfig
 from lightning_ding.policy.ppo import PPOConfig, PPOLearnConfig, PPOPolicy
 from lightning_ding.registry import POLICY_REGISTRY
@@ -78,7 +78,7 @@ class PPGConfig(PPOConfig):
 
 
 @POLICY_REGISTRY.register("ppg")
-class PPGPolicy(PPOPolicy):
+class PPGPolicy(ActorCriticPolicy[PPGConfig]):
     """PPG; the actions and observations of :class:`PPOPolicy`.
 
     The arguments are those of :class:`Policy`; a ``model`` has the methods of :class:`PPG`.
@@ -90,9 +90,15 @@ class PPGPolicy(PPOPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = PPGConfig
-    parts_of_model: ClassVar[tuple[str, ...]] = (*PPOPolicy.parts_of_model, "compute_auxiliary")
+    parts_of_model: ClassVar[tuple[str, ...]] = (*ActorCriticPolicy.parts_of_model, "compute_auxiliary")
+    supports_tensors: ClassVar[bool] = True
     config: PPGConfig
     _rollouts: list[Batch]  # of the present phase: observations, and returns in units of the reward
+
+    # the passes over a rollout and the losses of the policy phase are those of PPO
+    _has_moved_far: Any = PPOPolicy._has_moved_far
+    _policy_loss: Any = PPOPolicy._policy_loss
+    _value_loss: Any = PPOPolicy._value_loss
 
     def _init_learn(self) -> None:
         super()._init_learn()
@@ -100,7 +106,7 @@ class PPGPolicy(PPOPolicy):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         """Learn from a rollout, and from those of a phase if it is the last one; return the last metrics of both."""
-        report = super()._forward_learn(batch)
+        report: dict[str, Any] = PPOPolicy._forward_learn(cast(Any, self), batch)
         if len(self._rollouts) < self.config.learn.aux_freq:
             return report
         return {**report, **self._auxiliary_phase()}
@@ -168,7 +174,7 @@ class PPGPolicy(PPOPolicy):
     def update_per_collect(self) -> int:
         """Updates that a rollout gives on average, in the passes of both phases."""
         learn = self.config.learn
-        return super().update_per_collect * (learn.epoch_per_collect + learn.aux_train_epoch) // learn.epoch_per_collect
+        return (learn.epoch_per_collect + learn.aux_train_epoch) * super().update_per_collect
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return super()._state_dict_learn() | {ROLLOUTS: list(self._rollouts)}
@@ -190,7 +196,8 @@ class PPGPolicy(PPOPolicy):
         self._rollouts = [cast(Batch, nested.to(one, self.device)) for one in rollouts]
 
     def _monitor_vars_learn(self) -> list[str]:
-        return [*super()._monitor_vars_learn(), "auxiliary_value_loss", "auxiliary_critic_loss", "cloning_loss"]
+        of_phases = ["approx_kl", "clip_fraction", "auxiliary_value_loss", "auxiliary_critic_loss", "cloning_loss"]
+        return [*super()._monitor_vars_learn(), *of_phases]
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered actor-critic network."""

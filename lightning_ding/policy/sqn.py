@@ -6,8 +6,8 @@ Papers: the policy softmax(Q / alpha) and its soft value: Haarnoja et al. 2017, 
 the other parts are those of ``dqn``.
 
 Where this differs: the policy that collects is the softmax of the smaller values, as in the targets, where DI-engine
-has that of the first network. It is mixed with the uniform policy by ``other.eps``, where DI-engine has constants in its
-code. Networks have no dueling head unless ``model.dueling`` is set. Evaluations are greedy.
+has that of the first network. It is mixed with the uniform policy by ``other.eps``, where DI-engine has constants in
+its code. Networks have no dueling head unless ``model.dueling`` is set. Evaluations are greedy.
 
 Shapes: B batch, A actions.
 """

@@ -1,8 +1,8 @@
 """BDQ against numbers worked out by hand, and its network against the formulas of the paper.
 
 Gamma is 0.5. Actions have two dimensions, with two and three choices. In the next state the target network's values are
-(1, 3) and (2, 8, 5), and the online network prefers action 0 of both, so the next values are 1 and 2, or 3 and 8 without
-double Q-learning. The values of the actions taken, 1 and 2, are 4 and 6.
+(1, 3) and (2, 8, 5), and the online network prefers action 0 of both, so the next values are 1 and 2, or 3 and 8
+without double Q-learning. The values of the actions taken, 1 and 2, are 4 and 6.
 
 With a reward of 1 and double Q-learning, dimensions that bootstrap from their own value have the targets 1.5 and 2; the
 mean of the values gives both of them 1.75.

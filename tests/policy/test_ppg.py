@@ -1,8 +1,9 @@
 """PPG's losses against numbers worked out by hand, its phases, and what it keeps between them.
 
 In state 0 the second value head says 2 and in state 1 it says 5; the critic says 1 and 4. The returns are 3 and 3, so
-half the mean squared errors are (1 + 4) / 4 and (4 + 1) / 4. The old policy is (1/2, 1/2) in both states, the present one
-(1/4, 3/4) in state 0 and (1/2, 1/2) in state 1: KL = (log 2 + log 2/3) / 2 = 0.5 log 4/3 in state 0 and 0 in state 1.
+half the mean squared errors are (1 + 4) / 4 and (4 + 1) / 4. The old policy is (1/2, 1/2) in both states, the present
+one (1/4, 3/4) in state 0 and (1/2, 1/2) in state 1: KL = (log 2 + log 2/3) / 2 = 0.5 log 4/3 in state 0 and 0 in
+state 1.
 """
 
 from __future__ import annotations

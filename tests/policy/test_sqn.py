@@ -1,8 +1,8 @@
 """SQN against numbers worked out by hand, on networks that are tables of values.
 
-The temperature is 1 and gamma 0.5. State 0 is where the agent was, state 1 where it went. The target networks' values of
-state 1 are (0, log 3) and (5, 9), of which the smaller ones are (0, log 3): a soft value of log 4, a policy of (1/4, 3/4),
-and an entropy of log 4 - 3/4 log 3. The online networks' values of state 0 are (1, 2) and (3, 5).
+The temperature is 1 and gamma 0.5. State 0 is where the agent was, state 1 where it went. The target networks' values
+of state 1 are (0, log 3) and (5, 9), of which the smaller ones are (0, log 3): a soft value of log 4, a policy of
+(1/4, 3/4), and an entropy of log 4 - 3/4 log 3. The online networks' values of state 0 are (1, 2) and (3, 5).
 
 Row 0 took action 1 for a reward of 1, row 1 action 0 for a reward of -1: targets 1 + 0.5 log 4 and -1 + 0.5 log 4.
 """
