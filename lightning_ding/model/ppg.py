@@ -10,7 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from lightning_ding.model.actor import init_orthogonally
+from lightning_ding.config import require
+from lightning_ding.model.actor import ActionShape, init_orthogonally
+from lightning_ding.model.encoder import ObsShape
 from lightning_ding.model.vac import VAC, critic_head
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -30,12 +32,16 @@ class PPG(VAC):
         torch.Size([3])
     """
 
-    def __init__(self, *args: Any, share_encoder: bool = False, **kwargs: Any) -> None:
-        super().__init__(*args, share_encoder=False, **kwargs)
-        names = ("critic_head_hidden_size", "critic_head_layer_num", "critic_hidden_size_list")
-        sizes = [kwargs.get(name) for name in names]
-        layers = (kwargs.get("activation", "relu"), kwargs.get("layer_norm", False))
-        self.auxiliary = critic_head(self.encoder.output_size, *sizes, *layers)  # type: ignore[arg-type]
+    def __init__(
+        self, obs_shape: ObsShape, action_shape: ActionShape, share_encoder: bool = False, **kwargs: Any
+    ) -> None:
+        require(not share_encoder, "share_encoder", "False with PPG", share_encoder)
+        super().__init__(obs_shape, action_shape, share_encoder=False, **kwargs)
+        width, layers, widths = (
+            kwargs.get(f"critic_{name}") for name in ("head_hidden_size", "head_layer_num", "hidden_size_list")
+        )
+        activation, layer_norm = kwargs.get("activation", "relu"), kwargs.get("layer_norm", False)
+        self.auxiliary = critic_head(self.encoder.output_size, width, layers, widths, activation, layer_norm)
 
     def compute_auxiliary(self, obs: Any) -> dict[str, Any]:
         """Return ``logit`` of the actor, and ``value`` of its second head, shape (B,)."""

@@ -88,14 +88,15 @@ class EDACPolicy(SACPolicy):
 
         It also reports ``gradient_similarity``, a scalar, see :func:`rl.gradient_similarity`.
         """
-        loss, report = super().critic_loss(batch)
         eta = self.config.learn.eta
         if not eta:
-            return loss, report
-
+            return super().critic_loss(batch)
+        with torch.no_grad(), self._in_eval_mode.context:
+            target = self._targets(batch)
         anchor = next(iter(self.model.critic.parameters())).flatten()[0]  # requires_grad_ cannot be compiled
         action = batch["action"].expand(self.config.model.ensemble_num, -1, -1) + 0 * anchor
         q = self.model.compute_critic(batch["obs"], action)["q_value"]
+        loss, report = self._td_loss(batch, q, target)
         (gradient,) = torch.autograd.grad(q.sum(), action, create_graph=True)  # an action has the value of one critic
         similarity = rl.gradient_similarity(gradient)
         loss = loss + eta * similarity

@@ -14,6 +14,7 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -104,7 +105,8 @@ class SQNPolicy(DQNPolicy):
         values = [one for one in self.model.parameters() if one is not temperature]
         self.updater.optimizers = [make_optimizer(learn.optimizer, values, learn.learning_rate)]
         if learn.auto_alpha:
-            self.updater.optimizers.append(make_optimizer(learn.optimizer, [temperature], learn.learning_rate_alpha))
+            kind = dataclasses.replace(learn.optimizer, weight_decay=0.0)
+            self.updater.optimizers.append(make_optimizer(kind, [temperature], learn.learning_rate_alpha))
 
     @property
     def alpha(self) -> Tensor:

@@ -134,7 +134,7 @@ def test_gradient_of_the_encoder_is_divided_by_the_number_of_parts() -> None:
 
 
 @pytest.mark.parametrize(("options", "value", "branch"), [({}, 2, 2), ({"a_layer_num": 3, "v_layer_num": 0}, 1, 4)])
-def test_streams_have_the_layers_that_are_asked_for(options: dict[str, int], value: int, branch: int) -> None:
+def test_streams_have_the_layers_that_are_asked_for(options: dict[str, Any], value: int, branch: int) -> None:
     network = BDQ(4, [2, 3], encoder_hidden_size_list=[8], **options)
 
     def linear(part: nn.Module) -> int:
@@ -144,4 +144,4 @@ def test_streams_have_the_layers_that_are_asked_for(options: dict[str, int], val
 
 
 def test_one_dimension_has_a_tensor_of_values() -> None:
-    assert BDQ(4, 3)(torch.zeros(5, 4))["logit"].shape == (5, 3)  # type: ignore[union-attr]
+    assert BDQ(4, 3)(torch.zeros(5, 4))["logit"].shape == (5, 3)

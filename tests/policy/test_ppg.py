@@ -123,7 +123,12 @@ def test_phase_learns_the_returns_of_its_rollouts_in_the_units_that_the_critic_h
         "ppg", learn={"value_norm": "popart"}, model={"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
     )
     seen: list[dict[str, Tensor]] = []
-    policy._auxiliary_update = lambda minibatch: seen.append(minibatch) or {}
+
+    def note(minibatch: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(minibatch)
+        return {}
+
+    policy._auxiliary_update = note
     returns = [torch.randn(16) * scale for scale in (1.0, 10.0, 100.0)]
     for one in returns:
         data = {"obs": torch.randn(16, 4), "value": torch.zeros(16), "return": policy._outputs_for(one)}
