@@ -64,7 +64,7 @@ def train(w: PPOWorkload) -> tuple[Result, float]:
     optimizer = torch.optim.Adam(agent.parameters(), lr=w.learning_rate, eps=w.adam_epsilon, fused=True)
     data, updates = TensorRollout(w), 0
     final = torch.zeros_like(data.obs)
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     rounds = w.env_steps // w.rollout
     for number in range(rounds):
         optimizer.param_groups[0]["lr"] = (1 - number / rounds) * w.learning_rate
@@ -81,9 +81,10 @@ def train(w: PPOWorkload) -> tuple[Result, float]:
                 nn.utils.clip_grad_norm_(agent.parameters(), w.grad_norm)
                 optimizer.step()
                 updates += 1
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
     steps_an_episode = w.rollout / max(1, int(data.ended.sum()))
-    return {"seconds": seconds, "env_steps": rounds * w.rollout, "updates": updates}, steps_an_episode
+    counts = {"env_steps": rounds * w.rollout, "updates": updates}
+    return {"seconds": seconds, "cpu_ms_a_round": 1e3 * cpu / rounds, **counts}, steps_an_episode
 
 
 def run(w: PPOWorkload) -> Result:

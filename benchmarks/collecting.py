@@ -3,13 +3,15 @@
     python -m benchmarks.collecting      # writes docs/results/collecting.json
 
 CartPole-v1 in 8, 64 and 256 envs, in one process, in env processes, and as gymnasium's native vector env; an env that
-costs nothing and observes 4 x 84 x 84 bytes; and Hopper-v5 in 16 envs, if mujoco is installed. Actions are random, or
-those of one Q-network, which is the same for all. The contestants other than this project step their envs in a loop and
-keep nothing; the collector returns checked transitions, four steps
-of all envs a call. Hopper is only stepped, by the stepper of this project, with random actions.
+costs nothing and observes 4 x 84 x 84 bytes; and Hopper-v5 in 16 envs, if mujoco is installed. Actions are random,
+those of one Q-network ("greedy"), or drawn by the actor and critic of PPO ("ppo", CartPole only, which also computes
+log-probabilities and values); networks are the same for all. The contestants other than this project step their envs
+in a loop and keep nothing; the collector returns checked transitions, four steps of all envs a call. Hopper is only
+stepped, by the stepper of this project, with random actions.
 With processes, gymnasium and Stable-Baselines3 have one for each env, PufferLib and this project two.
 Each contestant runs in a separate process with one torch thread. All run in turn, three times. The load of a shared
-machine varies, so a run is timed in pieces, and the fastest quarter of them counts.
+machine varies, so a run is timed in pieces, of which the fastest quarter counts, and seconds are CPU time, except where
+envs have processes.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+from benchmarks.bare_ppo import Agent
 from benchmarks.compare import Result, in_turn, medians_of, save
 from benchmarks.frames_env import makers
-from benchmarks.workload import W1
+from benchmarks.workload import W1, W2
 
 PIECES = 24
 SECONDS = 0.6  # of a run's pieces together
@@ -58,6 +61,8 @@ ENVS = [("cartpole", mode, number) for mode in ("sync", "native") for number in 
 ENVS += [("cartpole", "async", 8), ("frames", "sync", 8), ("frames", "sync", 64), ("frames", "async", 8)]
 ENVS += [("cartpole", "async", 64), ("cartpole", "async", 256)]
 CASES = {case.name: case for env in ENVS for policy in ("random", "greedy") if (case := Case(*env, policy))}
+PPO_CASES = [Case(*env, "ppo") for env in ENVS if env[0] == "cartpole" and env[1] != "async"]
+CASES |= {case.name: case for case in PPO_CASES}
 HOPPERS = [Case("hopper", mode, number, "random") for mode in ("sync", "async") for number in (16, 64)]
 CASES |= {case.name: case for case in HOPPERS}
 IDS = {"cartpole": "CartPole-v1", "hopper": "Hopper-v5"}
@@ -83,10 +88,26 @@ def q_policy(case: Case) -> Any:
     return DQNPolicy({"model": {**shapes, "encoder_hidden_size_list": sizes, "dueling": False}})
 
 
+def ppo_policy() -> Any:
+    """Return PPO with the actor and the critic that all contestants use."""
+    from lightning_ding.policy import PPOPolicy
+
+    model = {"action_space": "discrete", "obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": W2.hidden}
+    return PPOPolicy({"model": {**model, "activation": "tanh", "share_encoder": False}})
+
+
 def chooser(case: Case, random: Callable[[], Array]) -> Callable[[Array], Array]:
     """Return a function from observations to actions, for a loop."""
     if case.policy == "random":
         return lambda obs: random()
+    if case.policy == "ppo":
+        agent = Agent(4, 2, W2.hidden)
+
+        def drawn(obs: Array) -> Array:
+            with torch.no_grad():
+                return agent.act(torch.from_numpy(obs))[0].numpy()
+
+        return drawn
     network = q_policy(case).model.eval()
 
     def greedy(obs: Array) -> Array:
@@ -142,10 +163,10 @@ def run_ours(case: Case) -> tuple[Run, Callable[[], None]]:
             return CALL * case.num_envs
 
         return step, envs.close
-    policy = q_policy(case)
+    policy = ppo_policy() if case.policy == "ppo" else q_policy(case)
     collector = create_serial_collector({"type": "sample"}, env=envs, policy=policy.collect_mode)
     amount, is_random = CALL * case.num_envs, case.policy == "random"
-    kwargs = {} if is_random else {"eps": 0.0}
+    kwargs = {"eps": 0.0} if case.policy == "greedy" else {}
 
     def run() -> int:
         before = collector.envstep
@@ -213,19 +234,19 @@ CONTESTANTS: dict[str, tuple[Callable[[Case], tuple[Run, Callable[[], None]]], C
 """Each with the cases that it can run."""
 
 
-def speed(run: Run, seconds: float = SECONDS) -> float:
+def speed(run: Run, clock: Callable[[], float], seconds: float = SECONDS) -> float:
     """Return env steps per second: of pieces that take ``seconds`` together, the fastest quarter's slowest."""
     run()
-    start, calls = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds / 6:
+    start, calls = clock(), 0
+    while clock() - start < seconds / 6:
         run()
         calls += 1
     calls = max(1, calls * 6 // PIECES)
     speeds = []
     for _ in range(PIECES):
-        start = time.perf_counter()
+        start = clock()
         steps = sum(run() for _ in range(calls))
-        speeds.append(steps / (time.perf_counter() - start))
+        speeds.append(steps / (clock() - start))
     return float(np.quantile(speeds, 0.75))
 
 
@@ -236,7 +257,7 @@ def measure(name: str, cases: list[str]) -> Result:
     start, result = time.perf_counter(), {}
     for case in [CASES[one] for one in cases if can_run(CASES[one])]:
         run, close = make(case)
-        result[case.name] = speed(run)
+        result[case.name] = speed(run, time.perf_counter if case.mode == "async" else time.process_time)
         close()
     return {"seconds": time.perf_counter() - start, **result}
 

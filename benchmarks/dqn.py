@@ -42,7 +42,7 @@ def run_ours(w: DQNWorkload, default_logging: bool = False, compile: bool = Fals
     return contest.fit(*make_ours(w, compile), default_logging)
 
 
-def make_ours(w: DQNWorkload, compile: bool = False) -> tuple[Any, Any]:
+def make_ours(w: DQNWorkload, compile: bool = False, mode: Any = "sync") -> tuple[Any, Any]:
     """Return the policy and the datamodule of this project."""
     from lightning import seed_everything
 
@@ -51,7 +51,7 @@ def make_ours(w: DQNWorkload, compile: bool = False) -> tuple[Any, Any]:
 
     seed_everything(0)
     policy = DQNPolicy(our_config(w, compile))
-    datamodule = ReplayDataModule(w.env_id, num_envs=w.num_envs, max_env_step=w.env_steps, seed=0)
+    datamodule = ReplayDataModule(w.env_id, num_envs=w.num_envs, mode=mode, max_env_step=w.env_steps, seed=0)
     return policy, datamodule
 
 

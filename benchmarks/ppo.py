@@ -25,14 +25,14 @@ def run_ours(w: PPOWorkload, default_logging: bool = False, compile: bool = Fals
     return contest.fit(*make_ours(w, compile), default_logging)
 
 
-def make_ours(w: PPOWorkload, compile: bool = False, mode: Any = "sync") -> tuple[Any, Any]:
+def make_ours(w: PPOWorkload, compile: bool = False, mode: Any = "sync", seed: int = 0) -> tuple[Any, Any]:
     """Return the policy and the datamodule of this project."""
     from lightning import seed_everything
 
     from lightning_ding.datamodules import RolloutDataModule
     from lightning_ding.policy import PPOPolicy
 
-    seed_everything(0)
+    seed_everything(seed)
     loss = {"clip_ratio": w.clip_ratio, "value_clip": w.clip_ratio, "value_weight": w.value_weight, "value_norm": False}
     optimizer = {"learning_rate": w.learning_rate, "optimizer": {"eps": w.adam_epsilon}, "grad_clip_norm": w.grad_norm}
     config = {
@@ -51,7 +51,7 @@ def make_ours(w: PPOWorkload, compile: bool = False, mode: Any = "sync") -> tupl
         "collect": {"n_sample": w.rollout, "gae_lambda": w.gae_lambda},
     }
     policy = PPOPolicy(config)
-    datamodule = RolloutDataModule(w.env_id, num_envs=w.num_envs, mode=mode, max_env_step=w.env_steps, seed=0)
+    datamodule = RolloutDataModule(w.env_id, num_envs=w.num_envs, mode=mode, max_env_step=w.env_steps, seed=seed)
     return policy, datamodule
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-WIDTHS = (64, 256, 512, 1024, 2048)
+WIDTHS = (64, 256, 512, 1024, 2048, 4096)
 BATCH, INPUTS = 256, 24
 TURNS, SECONDS = 7, 0.5  # turns of each number of threads, and their length
 

@@ -80,7 +80,7 @@ def run(env_id: str, setting: str, seed: int) -> dict[str, Any]:
     from lightning_ding.config import deep_merge
     from lightning_ding.datamodules import RolloutDataModule
     from lightning_ding.policy import PPOPolicy
-    from lightning_ding.policy.base.non_finite import NonFiniteError
+    from lightning_ding.policy.base.dump import NonFiniteError
 
     task = TASKS[env_id]
     seed_everything(seed, verbose=False)

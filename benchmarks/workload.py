@@ -135,3 +135,13 @@ W5 = R2D2Workload()
 W7 = PPOWorkload(
     num_envs=1024, num_steps=32, env_steps=983_040, batch_size=4096, learning_rate=1e-3
 )  # in tensor envs; 30 rollouts
+
+W8 = DQNWorkload(
+    num_envs=1024,
+    env_steps=409_600,  # 400 rounds
+    warm_up=10_240,
+    updates_per_round=4,
+    batch_size=1024,
+    buffer_size=204_800,
+    eps_decay=204_800,
+)  # in tensor envs

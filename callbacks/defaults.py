@@ -30,7 +30,7 @@ LAST = 1_000_000
 
 _of_one_fit: WeakSet[Callback] = WeakSet()
 """Callbacks that the next fit of a Trainer replaces, because their limits may have changed."""
-LARGE = 1_000_000
+LARGE = 10_000_000
 """Number of trainable parameters from which a network is large. ``python -m benchmarks.threads`` measures it."""
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that set the number of threads."""

@@ -302,8 +302,5 @@ def _claim(folder: Path, sharing: Sequence[SharedFolder]) -> FolderClaim | None:
 
 def _is_used(folder: Path, sharing: Sequence[SharedFolder]) -> bool:
     """Return whether a folder contains a checkpoint that one of these callbacks would replace."""
-    return any(_has_checkpoint(folder, one.filename) for one in sharing)
-
-
-def _has_checkpoint(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.ckpt").exists() or any(folder.glob(f"{name}-*/{RUN_FILE}"))
+    names = [one.filename for one in sharing]
+    return any((folder / f"{name}.ckpt").exists() or any(folder.glob(f"{name}-*/{RUN_FILE}")) for name in names)

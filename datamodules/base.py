@@ -15,20 +15,12 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from lightning_ding.callbacks import Limits, Watchdog, default_callbacks
-from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.run_envs import Evaluation, FixedOptions, RunEnvs, plain
-from lightning_ding.datamodules.trainer_setup import Stream, set_up_trainer
+from lightning_ding.datamodules.trainer_setup import Stream, check_loading, set_up_trainer
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, is_batch, names_of
-from lightning_ding.envs.vector import (
-    MODES,
-    SEPARATE_MODES,
-    AutoresetName,
-    EnvTimeout,
-    VectorMode,
-    find_mode,
-)
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES, AutoresetName, EnvTimeout, VectorMode, find_mode
 from lightning_ding.registry import import_modules
 from lightning_ding.utils.protocols import RETURN, EnvAccess, Monitor, MonitorLike
 from lightning_ding.utils.ranks import world_size
@@ -110,6 +102,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
         monitor: MonitorLike = RETURN,
         eval_every: int | None = None,
         checkpoint_every: int | None = None,
+        overlap: bool = False,
     ) -> None:
         """Define the envs and the limits of a run. The command line reads the arguments from this signature.
 
@@ -161,6 +154,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
                 twentieth or one round; None counts rounds. On a data set it counts updates.
             checkpoint_every: Env steps between two checkpoints, >= 1, in the same way; None for one after each
                 evaluation. Needs ``eval_every``.
+            overlap: Whether envs step while the policy learns, with weights of a round ago; only with ``mode="async"``.
 
         Raises:
             ValueError: If there is no such env or wrapper, or an argument is out of its range or has no effect given
@@ -177,11 +171,11 @@ class RunDataModule(FixedOptions, ResumableDataModule):
             find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
-        find_mode(mode, env_timeout, num_workers, num_envs)
+        find_mode(mode, env_timeout, num_workers, num_envs, overlap)
         _check_numbers(arguments)
         self.env_id, self.env_timeout, self.mode, self.num_workers = env_id, env_timeout, mode, num_workers
         self.evaluates = env_id is not None and not (eval_env_id is None and is_batch(env_id))
-        self.seed, self.num_envs = seed, num_envs
+        self.seed, self.num_envs, self.overlap = seed, num_envs, overlap
         self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")

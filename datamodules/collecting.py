@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from operator import sub
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from gymnasium import spaces
@@ -24,6 +24,9 @@ from lightning_ding.worker import (
     get_serial_collector_cls,
 )
 
+if TYPE_CHECKING:
+    from lightning_ding.worker.collector.overlap import Overlap
+
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1e6
@@ -38,6 +41,9 @@ class CollectingDataModule(RunDataModule):
     counts the steps of all ranks together.
 
     Collecting starts with new episodes. In a resumed run it continues from the state in the checkpoint.
+
+    With ``overlap`` the envs make the steps of the next round while the updates of a round run, with the weights that
+    the round began with. When the updates end, these steps have been made, and count.
     """
 
     not_shared: ClassVar[str] = (
@@ -47,6 +53,7 @@ class CollectingDataModule(RunDataModule):
     _dropped_episodes: list[int]
     """Ids of the episodes that were dropped in the last collection."""
     _envs_sizes: Counter[str] | None = None  # bytes by the name of an object
+    _overlap: Overlap | None = None  # in a fit with overlap
 
     # ------------------------------------------------------------------ setting up
 
@@ -67,6 +74,10 @@ class CollectingDataModule(RunDataModule):
                 f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; collectors for several players "
                 "are used without a datamodule"
             )
+        if self.mode == "tensor":
+            from lightning_ding.worker.collector.tensor import check_policy
+
+            check_policy(policy, self)
         self._check_policy(policy)
         env = self._make_training_env()
         pairs = {
@@ -86,6 +97,11 @@ class CollectingDataModule(RunDataModule):
         self._use_env("training", env)
         self.collector = self._make_collector(env)
         self.collector.info_keys, self.collector.info_check = self.info_keys, self.info_check
+        self._overlap = None
+        if self.overlap:
+            from lightning_ding.worker.collector.overlap import Overlap
+
+            self._overlap = Overlap(self.collector, policy, self._count)
         self._reset()
 
     @override
@@ -103,16 +119,25 @@ class CollectingDataModule(RunDataModule):
             policy.tensor_envs = num_envs
         if num_envs is None:
             return create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        from lightning_ding.worker.collector.tensor import TensorCollector, check_policy
+        from lightning_ding.worker.collector.tensor import TensorCollector
 
-        check_policy(policy, self.norm_reward)
         return TensorCollector(cast(Any, env).tensors, policy)
 
     # ------------------------------------------------------------------ collecting
 
+    def _collect_meanwhile(self, overlap: Overlap) -> None:
+        """Begin to collect for the next round, which continues while the updates of this one run."""
+        collector, progress = cast(ISerialCollector, self.collector), self._policy.progress
+        state = {"learner_step": progress.train_iter, "envstep": progress.env_step}
+        self._collect_kwargs = self._policy.command_mode.get_setting_collect(state)
+        self._counted = (collector.envstep, collector.episode, collector.sample)
+        overlap.begin(self._policy.n_sample, self._collect_kwargs)
+
     def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
         """Return transitions or episodes from the collector; the caller has to call :meth:`_count` afterwards."""
         collector = cast(ISerialCollector, self.collector)
+        if self._overlap is not None:
+            self._overlap.finish()  # of a policy with a training_step of its own
         if not random:
             state = {"learner_step": self._policy.progress.train_iter, "envstep": self._policy.progress.env_step}
             self._collect_kwargs = self._policy.command_mode.get_setting_collect(state)
@@ -188,6 +213,8 @@ class CollectingDataModule(RunDataModule):
         from lightning_ding.checkpoints.folder import COLLECTING_FILE
         from lightning_ding.datamodules.rank_state import read_collecting
 
+        if self._overlap is not None:
+            self._overlap.finish()  # of a policy with a training_step of its own
         super().save_rank_state(folder, with_buffer)
         state = self._collecting or read_collecting(*self._collecting_parts())
         self._report_missing(state, "this run's checkpoint does not contain")

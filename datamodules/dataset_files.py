@@ -199,7 +199,9 @@ def _write_minari(episodes: Sequence[Mapping[str, Any]], name: str, env: Any, al
     buffers = [
         EpisodeBuffer(
             id=number,
-            observations=_all_observations(episode),
+            observations=nested.concatenate_arrays(
+                [episode["obs"], nested.index(episode["next_obs"], slice(-1, None))]
+            ),
             actions=episode["action"],
             rewards=list(episode["reward"]),
             terminations=list(episode["terminated"]),
@@ -213,8 +215,3 @@ def _write_minari(episodes: Sequence[Mapping[str, Any]], name: str, env: Any, al
         import_minari().create_dataset_from_buffers(
             name, buffers, env=env.spec, algorithm_name=algorithm, requirements=[], **spaces_of_env
         )
-
-
-def _all_observations(episode: Mapping[str, Any]) -> Any:
-    last = nested.index(episode["next_obs"], slice(-1, None))
-    return nested.concatenate_arrays([episode["obs"], last])

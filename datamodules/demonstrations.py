@@ -177,3 +177,26 @@ class MixedBuffer:
         first = len(info["priority"]) - self._demonstrations.number(len(info["priority"]))
         self._own.update({name: value[:first] for name, value in info.items()})
         buffer.update({name: value[first:] for name, value in info.items()})
+
+
+def demonstrations_of(datamodule: Any, dataset: Dataset) -> Demonstrations:
+    """Return the demonstrations of a :class:`ReplayDataModule` with a policy and a buffer.
+
+    Raises:
+        ValueError: If they do not fit the policy.
+    """
+    policy, use = datamodule._policy, datamodule._policy.demonstrations
+    allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
+    require(not policy.learns_from_sequences and use != "refused", "demonstrations", allowed, "a data set")
+    config, needs_env = policy.config.other.replay_buffer, datamodule.buffer.needs_env
+    require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", config.type)
+    dataset.check(datamodule.single_observation_space, datamodule.single_action_space)
+    seed, share = datamodule._seeds().of("demonstrations"), datamodule.demonstration_share
+    arguments = (config, seed, policy.action_start, datamodule._replaces_rewards, policy.dataset_columns)
+    found = Demonstrations(dataset, share, *arguments)
+    found.buffer.budget = datamodule.max_env_step
+    batch_size = policy.batch_size
+    found.number(batch_size)
+    fits = not policy.pretraining_updates or batch_size <= len(dataset)
+    require(fits, "learn.batch_size", f"at most the {len(dataset)} demonstrations, with pretraining", batch_size)
+    return found

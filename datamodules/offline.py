@@ -68,7 +68,10 @@ class OfflineDataModule(RunDataModule):
     needs_env: ClassVar[bool] = False
     not_shared: ClassVar[str] = "state of random number generators and priorities: continuing with new random seeds"
     no_options: ClassVar[frozenset[str]] = frozenset(
-        {"num_envs", "num_workers", "max_env_step", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"}
+        {
+            *("num_envs", "num_workers", "max_env_step", "train_wrappers", "eval_wrappers", "eval_env_id"),
+            *("eval_env_kwargs", "overlap"),
+        }
     )
 
     def __init__(
@@ -85,6 +88,7 @@ class OfflineDataModule(RunDataModule):
             eval_wrappers=(),
             eval_env_id=None,
             eval_env_kwargs=None,
+            overlap=False,
             **kwargs,
         )
         self._handles.training = EnvAccess()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +20,32 @@ from lightning_ding.envs import NotPlainError, env_state, load_env_state
 from lightning_ding.worker import ISerialCollector
 
 State = dict[str, Any]
+logger = logging.getLogger(__name__)
+
+
+def has_same_seed(policy: Any, state: Mapping[str, Any], folder: Path, seed: int, logs: bool) -> bool:
+    """Return whether the random number generators of a checkpoint continue.
+
+    Args:
+        policy: The policy, which has been loaded.
+        state: State of the datamodule in the checkpoint.
+        folder: Folder of the ranks, for messages.
+        seed: Seed of the resumed run.
+        logs: Whether to log that seeds have changed.
+    """
+    saved, of_process = state.get("seed", seed), policy.trained_in.get("seed_everything")  # older ones have no seed
+    now = os.environ.get("PL_GLOBAL_SEED", "")
+    if saved != seed and logs:
+        logger.warning(
+            "%s was written with seed %d and is resumed with %d: weights, counters and buffers continue, in new "
+            "episodes with new random numbers", folder, saved, seed,
+        )  # fmt: skip
+    elif of_process is not None and now not in ("", str(of_process)) and logs:
+        logger.warning(
+            "seed_everything %s has no effect, because the random numbers of %s continue, whose run began with %s; "
+            "set another seed of the data to begin new ones", now, folder, of_process,
+        )  # fmt: skip
+    return bool(saved == seed)
 
 
 def save_own_state(policy: Any, trainer: Trainer, folder: Path) -> None:

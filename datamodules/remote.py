@@ -85,6 +85,7 @@ class RemoteReplayDataModule(RunDataModule):
             "eval_wrappers",
             "eval_env_id",
             "eval_env_kwargs",
+            "overlap",
         }
     )
     _waits: list[float]
@@ -111,6 +112,7 @@ class RemoteReplayDataModule(RunDataModule):
             eval_wrappers=(),
             eval_env_id=None,
             eval_env_kwargs=None,
+            overlap=False,
             **kwargs,
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)

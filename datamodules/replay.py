@@ -208,6 +208,8 @@ class ReplayDataModule(CollectingDataModule):
             else:
                 if buffer.padding > MOST_PADDING and train_iter >= UPDATES_BEFORE_WARNING and not self._has_warned:
                     self._warn_of_padding(buffer.padding)
+                if self._overlap is not None:
+                    self._collect_meanwhile(self._overlap)
                 return drawn
 
     def _begin(self) -> None:
@@ -266,30 +268,6 @@ class ReplayDataModule(CollectingDataModule):
 
     # ------------------------------------------------------------------ setting up
 
-    def _set_up_demonstrations(self, dataset: Dataset) -> None:
-        """Make the buffer of the demonstrations, and check that they fit the policy.
-
-        Raises:
-            ValueError: If they do not.
-        """
-        policy, use = self._policy, self._policy.demonstrations
-        allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
-        require(not policy.learns_from_sequences and use != "refused", "demonstrations", allowed, "a data set")
-        kind, needs_env = policy.config.other.replay_buffer.type, cast(IBuffer, self.buffer).needs_env
-        require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", kind)
-        dataset.check(self.single_observation_space, self.single_action_space)
-        config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
-        more = policy.dataset_columns
-        from lightning_ding.datamodules.demonstrations import Demonstrations
-
-        arguments = (config, seed, policy.action_start, self._replaces_rewards, more)
-        self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
-        self._demonstrations.buffer.budget = self.max_env_step
-        batch_size = policy.batch_size
-        self._demonstrations.number(batch_size)
-        fits = not policy.pretraining_updates or batch_size <= len(dataset)
-        require(fits, "learn.batch_size", f"at most the {len(dataset)} demonstrations, with pretraining", batch_size)
-
     def _setup_source(self, trainer: Trainer) -> None:
         super()._setup_source(trainer)
         self._set_precision()
@@ -326,8 +304,14 @@ class ReplayDataModule(CollectingDataModule):
             )
         config = policy.config.other.replay_buffer
         if self.buffer is None or self._buffer_of is not policy:
-            self._buffer_of = policy
-            self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
+            self._buffer_of, seed = policy, self._seeds().of("replay")
+            if self.mode == "tensor":
+                from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
+
+                device = cast(Trainer, self.trainer).strategy.root_device
+                self.buffer = TensorReplayBuffer(config, self.num_envs, device, seed)
+            else:
+                self.buffer = create_buffer(config, seed=seed)
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
         self._replaces_rewards = self.imitation_reward or policy.demonstrations == "imitated"
@@ -342,4 +326,6 @@ class ReplayDataModule(CollectingDataModule):
         is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
         require(is_optional, "demonstrations", f"a data set, because {name} learns from demonstrations", None)
         if self.dataset is not None and self._demonstrations is None:
-            self._set_up_demonstrations(self.dataset)
+            from lightning_ding.datamodules.demonstrations import demonstrations_of
+
+            self._demonstrations = demonstrations_of(self, self.dataset)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -180,6 +179,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         """
         from lightning_ding.checkpoints import find_rank_folder
         from lightning_ding.checkpoints.folder import RANK_FOLDER
+        from lightning_ding.datamodules.rank_state import has_same_seed
 
         got = state.get("schema")
         if got != SCHEMA:
@@ -205,27 +205,11 @@ class ResumableDataModule(RunData, LightningDataModule):
         if folder is None:
             self._start_without_rank_state(str(trainer.ckpt_path))
             return
-        if self._has_same_seed(state, folder) and state["world_size"] == trainer.world_size:
+        is_same = has_same_seed(self._policy, state, folder, self.seed, trainer.is_global_zero)
+        if is_same and state["world_size"] == trainer.world_size:
             self.load_rank_state(folder / RANK_FOLDER.format(trainer.global_rank))
         else:
             self._redistribute(folder, state["world_size"], state["env_step"])
-
-    def _has_same_seed(self, state: Mapping[str, Any], folder: Path) -> bool:
-        """Return whether the random number generators of a checkpoint continue, and log it if seeds have changed."""
-        seed, trained_in = state.get("seed", self.seed), self._policy.trained_in  # older versions did not save it
-        of_process, now = trained_in.get("seed_everything"), os.environ.get("PL_GLOBAL_SEED", "")
-        is_global_zero = cast(Trainer, self.trainer).is_global_zero
-        if seed != self.seed and is_global_zero:
-            logger.warning(
-                "%s was written with seed %d and is resumed with %d: weights, counters and buffers continue, in new "
-                "episodes with new random numbers", folder, seed, self.seed,
-            )  # fmt: skip
-        elif of_process is not None and now not in ("", str(of_process)) and is_global_zero:
-            logger.warning(
-                "seed_everything %s has no effect, because the random numbers of %s continue, whose run began with %s; "
-                "set another seed of the data to begin new ones", now, folder, of_process,
-            )  # fmt: skip
-        return bool(seed == self.seed)
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
         """Load from a checkpoint's folder, written by ``saved`` ranks, with new seeds, for any number of ranks."""

@@ -43,6 +43,8 @@ class RolloutDataModule(CollectingDataModule):
         rollout = self._collect_and_count(n_sample, drop_extra=False)
         if self._policy.config.collect.collector.env_fault == "drop":
             rollout = self._without_faults(rollout, n_sample)
+        if self._overlap is not None:
+            self._collect_meanwhile(self._overlap)
         return cast("dict[str, Any]", tensors(rollout))
 
     def _collect_and_count(self, amount: int, **kwargs: Any) -> Any:

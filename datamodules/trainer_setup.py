@@ -14,10 +14,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import IterableDataset
+from typing_extensions import override
 
 from lightning_ding.callbacks import Limits
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
@@ -57,6 +60,44 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
         prepare_intervals(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
+
+
+class CheckedIO(TorchCheckpointIO):
+    """Lightning's reader of checkpoints, which checks one before it is used.
+
+    Objects are read with ``weights_only=True`` unless ``fit(weights_only=False)`` asks for the opposite.
+
+    Args:
+        trainer: The Trainer of the run.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    @override
+    def load_checkpoint(
+        self, path: Any, map_location: Any = lambda storage, _: storage, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return the content of a checkpoint; see :mod:`lightning_ding.checkpoints.reading`."""
+        from lightning_ding.checkpoints.reading import load_checked
+
+        return load_checked(self.trainer, path, partial(super().load_checkpoint, path, map_location), weights_only)
+
+
+def check_loading(trainer: Trainer) -> Callable[[], None]:
+    """Make a Trainer check the checkpoints that it loads, and return a function that ends this.
+
+    A ``CheckpointIO`` of the user is kept, and checks itself what it loads.
+    """
+    strategy = trainer.strategy
+    before = strategy.checkpoint_io
+    if type(before) is TorchCheckpointIO:
+        strategy.checkpoint_io = CheckedIO(trainer)
+
+    def restore() -> None:
+        strategy.checkpoint_io = before
+
+    return restore
 
 
 class EpochPosition:

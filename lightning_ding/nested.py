@@ -283,7 +283,9 @@ def _tensor(leaf: Any) -> Tensor:
         array = array.astype(np.float32)
     if array.dtype == np.object_:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
-    return torch.from_numpy(array) if array.ndim else torch.tensor(array.item(), dtype=_torch_dtype(array))
+    if array.ndim:
+        return torch.from_numpy(array)
+    return torch.tensor(array.item(), dtype=torch.from_numpy(array.reshape(1)).dtype)
 
 
 def _float32_array(leaf: Any) -> NDArray[Any]:
@@ -305,10 +307,6 @@ def _float_array(leaf: Any) -> NDArray[Any]:
     if isinstance(leaf, Tensor) and leaf.dtype == torch.float64:
         leaf = leaf.numpy(force=True)
     return cast("NDArray[Any]", leaf) if _is_double(leaf) else _float32_array(leaf)
-
-
-def _torch_dtype(array: NDArray[Any]) -> torch.dtype:
-    return torch.from_numpy(array.reshape(1)).dtype
 
 
 def _join(

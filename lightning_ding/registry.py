@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Generic, TypeVar
 
@@ -154,81 +153,6 @@ def import_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ImportError(f"import_names: cannot import {name!r}: {error}") from error
-
-
-def check_imported(content: Any, trusted: Collection[str] = ()) -> None:
-    """Check that the program has imported every module that ``import_names`` in the content of a file names.
-
-    An import runs code, and a file may come from a stranger. After this check :func:`import_modules` finds every module
-    of the content among the imported ones.
-
-    Args:
-        content: Nested mappings and sequences, such as a saved config.
-        trusted: Modules that may be imported later, because the config of the user names them, too.
-
-    Raises:
-        NotRegisteredError: If another module is not imported; the message names all of them.
-
-    Example:
-        >>> check_imported({"reward_model": {"import_names": ["json"]}})
-        >>> check_imported({"reward_model": {"import_names": ["own_rewards"]}})  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        lightning_ding.registry.NotRegisteredError: "the file names the module 'own_rewards' (reward_model.import_...
-    """
-    missing = {module: path for module, path in not_imported(content).items() if module not in trusted}
-    if missing:
-        raise NotRegisteredError(ask_for(missing))
-
-
-def ask_for(modules: Mapping[str, str]) -> str:
-    """Return the end of an error or a warning about modules that a file names, by module with their dotted paths."""
-    named = ", ".join(f"{module!r} ({path})" for module, path in modules.items())
-    return (
-        f"the file names the module {named}, which the program has not imported: loading a file imports nothing; "
-        "import the module first if you trust it"
-    )
-
-
-def not_imported(content: Any, path: str = "") -> dict[str, str]:
-    """Return the modules in ``import_names`` anywhere in nested data that are not imported, with their dotted paths."""
-    found: dict[str, str] = {}
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            below = f"{path}.{key}" if path else str(key)
-            if key == "import_names":
-                found |= {name: below for name in map(str, _names(value)) if not _is_imported(name)}
-            found |= not_imported(value, below)
-    elif isinstance(content, (list, tuple)):
-        for number, value in enumerate(content):
-            found |= not_imported(value, f"{path}[{number}]")
-    return found
-
-
-def only_imported(content: Any) -> Any:
-    """Return nested data without the names in ``import_names`` of modules that are not imported.
-
-    Example:
-        >>> only_imported({"reward_model": {"type": "rnd", "import_names": ["own_rewards", "json"]}})
-        {'reward_model': {'type': 'rnd', 'import_names': ['json']}}
-    """
-    if isinstance(content, Mapping):
-        return {
-            key: [name for name in _names(value) if _is_imported(str(name))]
-            if key == "import_names" and not_imported({key: value})
-            else only_imported(value)
-            for key, value in content.items()
-        }
-    return type(content)(map(only_imported, content)) if type(content) in (list, tuple) else content
-
-
-def _names(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else []
-
-
-def _is_imported(module: str) -> bool:
-    """Return whether importing a module would run no code; modules of DI-engine's package are never imported."""
-    return module in sys.modules or module.partition(".")[0] == "ding"
 
 
 ENV_REGISTRY: Registry[Any] = Registry("env")

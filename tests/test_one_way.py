@@ -52,7 +52,7 @@ BESIDE = {
     "policy/base/vitals.py",  # measures a round now and then
     "worker/actions.py",  # from an observation to an action
     "policy/base/acting.py",  # from an observation to an action
-    "worker/buffer/files.py",  # allocates memory
+    "worker/buffer/memory.py",  # allocates memory
 }
 
 

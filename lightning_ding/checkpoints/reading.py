@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.plugins.io import TorchCheckpointIO
-from typing_extensions import override
 
+from lightning_ding.checkpoints.folder import RUN_FILE, find_rank_folder, other_checkpoint
+from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, verify, verify_archive
 from lightning_ding.config import MARK
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -23,84 +23,55 @@ GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 """The name of the object in torch's message about a file that could run code."""
 
 
-def check_loading(trainer: Trainer) -> Callable[[], None]:
-    """Make a Trainer check the checkpoints that it loads, and return a function that ends this.
+def load_checked(trainer: Trainer, path: Any, load: Callable[[bool], Any], weights_only: bool | None) -> dict[str, Any]:
+    """Return the content of a checkpoint, which is checked before it is used. All ranks must call it.
 
-    A ``CheckpointIO`` of the user is kept, and checks itself what it loads.
-    """
-    strategy = trainer.strategy
-    before = strategy.checkpoint_io
-    if type(before) is TorchCheckpointIO:
-        strategy.checkpoint_io = CheckedIO(trainer)
-
-    def restore() -> None:
-        strategy.checkpoint_io = before
-
-    return restore
-
-
-class CheckedIO(TorchCheckpointIO):
-    """Lightning's reader of checkpoints, which checks a local checkpoint before it is used.
-
-    Rank zero reads every file of the checkpoint's folder and compares it with the manifest. The objects in a checkpoint
-    are read with ``weights_only=True`` unless ``fit(weights_only=False)`` asks for the opposite.
+    Rank zero reads every file of the checkpoint's folder and compares it with the manifest. A checkpoint that is not a
+    local file is not checked.
 
     Args:
         trainer: The Trainer of the run.
+        path: Path or URL of the checkpoint.
+        load: Lightning's reader, a function of ``weights_only``.
+        weights_only: Whether objects other than tensors and builtins are refused; None means that they are.
+
+    Raises:
+        TornCheckpointError: On all ranks, if a file is missing, has changed or cannot be read, or contains objects
+            other than tensors and builtins, which are then not created.
+        ValueError: If the checkpoint is of another algorithm.
     """
+    is_safe = True if weights_only is None else weights_only
+    file = Path(str(path))
+    if "://" in str(path) or file.is_dir():
+        remote: dict[str, Any] = load(is_safe)
+        return remote
+    if file.name == RUN_FILE and file.is_file():
+        _check(trainer, file, lambda: verify(file.parent))
+    elif file.is_file():
+        _check(trainer, file, lambda: verify_archive(file))
+    try:
+        content: dict[str, Any] = load(is_safe)
+    except Exception as error:  # a damaged file may make torch raise anything
+        raise TornCheckpointError(f"{file} {_what_is_wrong(error)}; {_instead(file)}") from None
+    if not isinstance(content, dict) or "state_dict" not in content:
+        raise TornCheckpointError(f"{file} is no checkpoint of a run; {_instead(file)}")
+    if file.name != RUN_FILE and (folder := _rank_folder(file, content)) is not None:
+        _check(trainer, file, lambda: verify(folder))
+    _check_algorithm(file, content, type(trainer.lightning_module))
+    return content
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
 
-    @override
-    def load_checkpoint(
-        self,
-        path: Any,
-        map_location: Callable[..., Any] | None = lambda storage, location: storage,
-        weights_only: bool | None = None,
-    ) -> dict[str, Any]:
-        """Return the content of a checkpoint. All ranks must call it.
-
-        Raises:
-            TornCheckpointError: On all ranks, if a file is missing, has changed or cannot be read, or contains objects
-                other than tensors and builtins, which are then not created.
-            ValueError: If the checkpoint is of another algorithm.
-        """
-        from lightning_ding.checkpoints.folder import RUN_FILE
-        from lightning_ding.checkpoints.manifest import TornCheckpointError, verify, verify_archive
-
-        is_safe = True if weights_only is None else weights_only
-        file = Path(str(path))
-        if "://" in str(path) or file.is_dir():
-            return super().load_checkpoint(path, map_location, is_safe)
-        if file.name == RUN_FILE and file.is_file():
-            self._check(file, lambda: verify(file.parent))
-        elif file.is_file():
-            self._check(file, lambda: verify_archive(file))
+def _check(trainer: Trainer, file: Path, verify_content: Callable[[], object]) -> None:
+    """Verify a checkpoint in rank zero, and raise on all ranks if it is damaged."""
+    text = None
+    if trainer.is_global_zero:
         try:
-            content: dict[str, Any] = super().load_checkpoint(path, map_location, is_safe)
-        except Exception as error:  # a damaged file may make torch raise anything
-            raise TornCheckpointError(f"{file} {_what_is_wrong(error)}; {_instead(file)}") from None
-        if not isinstance(content, dict) or "state_dict" not in content:
-            raise TornCheckpointError(f"{file} is no checkpoint of a run; {_instead(file)}")
-        if file.name != RUN_FILE and (folder := _rank_folder(file, content)) is not None:
-            self._check(file, lambda: verify(folder))
-        _check_algorithm(file, content, type(self.trainer.lightning_module))
-        return content
-
-    def _check(self, file: Path, verify_content: Callable[[], object]) -> None:
-        """Verify a checkpoint in rank zero, and raise on all ranks if it is damaged."""
-        from lightning_ding.checkpoints.manifest import TornCheckpointError
-
-        text = None
-        if self.trainer.is_global_zero:
-            try:
-                verify_content()
-            except (TornCheckpointError, OSError) as error:
-                text = f"{file} cannot be used: {error}; {_instead(file)}"
-        text = self.trainer.strategy.broadcast(text)
-        if text is not None:
-            raise TornCheckpointError(text)
+            verify_content()
+        except (TornCheckpointError, OSError) as error:
+            text = f"{file} cannot be used: {error}; {_instead(file)}"
+    text = trainer.strategy.broadcast(text)
+    if text is not None:
+        raise TornCheckpointError(text)
 
 
 def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type) -> None:
@@ -125,9 +96,6 @@ def _class_of(content: Mapping[str, Any]) -> type | None:
 
 def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:
     """Return the folder that belongs to a second name of ``run.ckpt``, such as ``last.ckpt``, if it is there."""
-    from lightning_ding.checkpoints.folder import find_rank_folder
-    from lightning_ding.checkpoints.manifest import MANIFEST
-
     names = [value.get("rank_folder") for value in content.values() if isinstance(value, dict)]
     name = next((name for name in names if isinstance(name, str)), None)
     if name is None:
@@ -138,8 +106,6 @@ def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:
 
 def _instead(file: Path, fits: Callable[[Path], bool] = Path.exists) -> str:
     """Return the end of a message, which names another checkpoint."""
-    from lightning_ding.checkpoints.folder import RUN_FILE, other_checkpoint
-
     parent = file.parent.parent if file.name == RUN_FILE else file.parent
     found = other_checkpoint(parent, file.parent, fits)
     return f"there is no other whole checkpoint in {parent}" if found is None else f"{found} is whole"

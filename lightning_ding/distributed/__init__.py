@@ -22,12 +22,11 @@ from lightning_ding.distributed.commander.base import (
     create_parallel_commander,
     get_parallel_commander_cls,
 )
-from lightning_ding.distributed.commander.naive import NaiveParallelCommander
 from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelCommander
-from lightning_ding.distributed.commander.solo import SoloParallelCommander
+from lightning_ding.distributed.commander.solo import NaiveParallelCommander, SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.flask_fs.workers import FlaskFileSystemCollector, FlaskFileSystemLearner
+from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.transport import (

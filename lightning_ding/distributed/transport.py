@@ -51,7 +51,7 @@ ADDRESS_FILE = "coordinator.json"
 
 TRANSPORTS = {
     "flask_fs": "lightning_ding.distributed.flask_fs.transport.FlaskTransport",
-    "ray": "lightning_ding.distributed.ray.transport.RayTransport",
+    "ray": "lightning_ding.distributed.ray.pipeline.RayTransport",
 }
 """Dotted path of each transport by its name in ``system.transport``."""
 

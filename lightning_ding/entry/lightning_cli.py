@@ -40,8 +40,9 @@ from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
 from lightning_ding.policy.base.older_configs import renewed
+from lightning_ding.policy.base.saved_state import only_imported
 from lightning_ding.policy.load import read_checkpoint
-from lightning_ding.registry import POLICY_REGISTRY, import_modules, only_imported
+from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 COMMANDS = ("fit", "validate", "test")
 DEFAULT_POLICY = "dqn"
@@ -55,7 +56,6 @@ LOOPS = "lightning.pytorch.loops"  # package whose method `run` trains or evalua
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
 )
-
 
 CHOICES: dict[str, tuple[str, Any]] = {
     "train_on": (
@@ -96,7 +96,9 @@ class DingParser(LightningArgumentParser):
             name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
             known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
             near = nearest(name, known)
-            hint = self._moved_to(name) or self._of_another_kind(name)
+            path = name.removeprefix("model.cfg.")
+            moved = None if self.config_class is None or path == name else moved_to(self.config_class, path)
+            hint = moved or self._of_another_kind(name)
             hint = hint or (near if near.startswith("did") else "see --help")
             message = f"unknown option {name!r}; {hint}"
         message = " ".join(message.split())  # jsonargparse breaks some messages into lines
@@ -124,10 +126,6 @@ class DingParser(LightningArgumentParser):
         own = nearest(option, inspect.signature(made).parameters)
         hint = f"; {own}" if own.startswith("did") else ""
         return f"it is one of {' and '.join(having)}, and this policy trains with {made.__name__}{hint}"
-
-    def _moved_to(self, name: str) -> str | None:
-        path = name.removeprefix("model.cfg.")
-        return None if self.config_class is None or path == name else moved_to(self.config_class, path)
 
 
 class DingCLI(LightningCLI):

@@ -22,7 +22,8 @@ from lightning_ding.envs.named import ENVPOOL, PETTINGZOO, find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
-from lightning_ding.registry import NotRegisteredError, check_imported, import_modules
+from lightning_ding.policy.base.saved_state import check_imported
+from lightning_ding.registry import NotRegisteredError, import_modules
 
 logger = logging.getLogger(__name__)
 NATIVE: VectorMode = "native"

@@ -8,12 +8,8 @@ Shapes: N envs.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import logging
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -35,8 +31,6 @@ PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are one array."""
 INDICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose values networks use as indices, so that a value outside them cannot be used."""
-CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
-"""The errors of cancelled tasks, of which only the second is an ``Exception``."""
 StepValues = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
@@ -121,12 +115,6 @@ def observation_check(space: spaces.Space[Any]) -> Callable[[Any, str], None]:
     return check
 
 
-def has_indices(space: spaces.Space[Any]) -> bool:
-    """Return whether a space, or a space in it, is one of ``INDICES``."""
-    layout = layout_of(space)
-    return layout is not None and any(isinstance(leaf, INDICES) for leaf in layout.leaves)
-
-
 def _check_leaf(leaf: Any, space: Any, method: str) -> None:
     if getattr(leaf, "dtype", None) == space.dtype and leaf.shape == space.shape:
         array = leaf
@@ -163,50 +151,6 @@ def does_not_fit(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.bool_
     return np.zeros(values.shape, dtype=bool)
 
 
-def is_of_env(error: BaseException) -> bool:
-    """Return whether an exception in a step or reset is a fault of the env, and not the end of this process.
-
-    A ``CancelledError`` is a fault, because only code of the env can have cancelled a task of the env. ``SystemExit``
-    and ``KeyboardInterrupt`` are faults too, unless a signal caused them: then the traceback contains a signal handler,
-    or Ctrl-C has Python's default handler, which has no traceback.
-    """
-    if isinstance(error, (Exception, asyncio.CancelledError)):
-        return True
-    if not isinstance(error, (SystemExit, KeyboardInterrupt)):
-        return False
-    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        return False
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
-    return all(frame.f_code not in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-def named_error(error: BaseException, env: gym.Env[Any, Any], env_id: int, place: str) -> BaseException:
-    """Return the error to raise for an exception in a step or reset: one that names the env if the API was violated.
-
-    Args:
-        error: The exception.
-        env: The env.
-        env_id: Index of the env in its vector env.
-        place: The step or reset of the env, as returned by :func:`place_of`.
-    """
-    who = f"env {env_id}, {name_of(env)},"
-    if type(error) is InvalidAnswerError:
-        return BrokenEnvError(f"{who} violates gymnasium's API in {place}: {error}")
-    if isinstance(error, (SystemExit, KeyboardInterrupt)) and is_of_env(error):
-        return BrokenEnvError(f"{who} must not end its process, raised {error!r} in {place}")
-    if isinstance(error, CANCELLED):
-        return BrokenEnvError(f"{who} must handle the cancellation of its tasks, raised {error!r} in {place}")
-    return error
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception, which its traceback shows; before Python 3.11, log it as an error instead."""
-    if sys.version_info >= (3, 11):
-        error.add_note(note)
-    else:
-        logger.error("%s: %s", note, error)
-
-
 def place_of(step: int, resets: bool) -> str:
     """Return a description of what an env does: a step, counted from 1 in its episode, or a reset.
 
@@ -223,6 +167,14 @@ def name_of(env: gym.Env[Any, Any]) -> str:
     """Return the class of an env, and its id if it has one."""
     name = type(env.unwrapped).__name__
     return f"{name} ({env.spec.id})" if env.spec is not None else name
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, which its traceback shows; before Python 3.11, log it as an error instead."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        logger.error("%s: %s", note, error)
 
 
 def call_method(env: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:

@@ -23,7 +23,6 @@ from lightning_ding.envs.answers import (
     GUIDE,
     BrokenEnvError,
     InvalidAnswerError,
-    is_of_env,
     name_of,
     observation_check,
     reset_values,
@@ -158,8 +157,7 @@ def _check_layer(env: Any) -> dict[str, Any]:
             raise InvalidAnswerError(f"reset() must take seed and options, got {error}; {GUIDE}") from error
         return {}
     except BaseException as error:
-        if not is_of_env(error):
-            raise
+        _raise_unless_of_env(error)
         return {}
     obs, info = reset_values(answer)
     check(obs, "reset()")
@@ -168,11 +166,17 @@ def _check_layer(env: Any) -> dict[str, Any]:
     try:
         answer = env.step(_legal_action(action_space, obs))
     except BaseException as error:
-        if not is_of_env(error):
-            raise
+        _raise_unless_of_env(error)
         return info
     check(step_values(answer)[0], "step()")
     return info
+
+
+def _raise_unless_of_env(error: BaseException) -> None:
+    from lightning_ding.envs.faults import is_of_env
+
+    if not is_of_env(error):
+        raise error
 
 
 def _legal_action(space: Any, obs: Any) -> Any:

@@ -2,9 +2,9 @@
 
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
 path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), a mapping with ``class_path`` and ``init_args``,
-a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``, an env of gymnax or Brax (``gymnax:CartPole-v1``,
-``brax:ant``), for ``mode="tensor"``, or a turn-based game of PettingZoo
-(``pettingzoo:tictactoe_v3``), see :class:`~lightning_ding.envs.game.GameEnv`.
+a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``, an env of gymnax, Brax or MuJoCo
+Playground (``gymnax:CartPole-v1``, ``brax:ant``, ``playground:CartpoleBalance``), for ``mode="tensor"``, or a
+turn-based game of PettingZoo (``pettingzoo:tictactoe_v3``), see :class:`~lightning_ding.envs.game.GameEnv`.
 
 A wrapper is a short name (``flatten``), a short name with arguments (``{frame_stack: {stack_size: 4}}``), a dotted path
 (``gymnasium.wrappers.FlattenObservation``), or a mapping with ``class_path`` and ``init_args``.
@@ -34,7 +34,7 @@ else:  # at run time without callables: jsonargparse would instantiate a class p
 
 ENVPOOL, PETTINGZOO = "envpool", "pettingzoo"
 """The first part of the ids of tasks of EnvPool, and of games of PettingZoo."""
-JAX_PACKAGES = {"gymnax": "GymnaxEnv", "brax": "BraxEnv"}
+JAX_PACKAGES = {"gymnax": "GymnaxEnv", "brax": "BraxEnv", "playground": "PlaygroundEnv"}
 """The first part of the ids of envs of JAX, for ``mode="tensor"``, and the classes that make them."""
 Maker = Callable[..., Any]
 AN_ENV = (

@@ -112,7 +112,7 @@ Statistics = Union[RunningStatistics, dict[str, "Statistics"]]  # noqa: UP007 - 
 """The statistics of a space, or of those entries of a Dict space that are normalised."""
 
 
-class _Normaliser(VectorWrapper[Any, Any, Any, Any, Any]):
+class _Normaliser(VectorWrapper):  # without parameters, which it takes since gymnasium 1.4
     """A vector wrapper with running statistics, and the range of the values that it returns."""
 
     statistics: Any

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.envs.answers import is_of_env
 from lightning_ding.envs.checks import check_finite
+from lightning_ding.envs.faults import is_of_env
 from lightning_ding.envs.game import spaces_of_players
 
 BoolArray = NDArray[np.bool_]

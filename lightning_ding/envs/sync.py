@@ -17,14 +17,13 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.envs.answers import (
-    PLAIN,
+    INDICES,
     InvalidAnswerError,
     add_note,
     call_method,
     does_not_fit,
-    has_indices,
+    layout_of,
     name_of,
-    named_error,
     observation_check,
     place_of,
     reset_values,
@@ -67,9 +66,13 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         self._first_id = 0  # number of the first env in infos
         self._position: Any = [0, IDLE]  # the current env, and what it does
         self._memory: Any = None  # arrays in which observations are joined; None for new ones in each step
+        single = self.single_observation_space
+        self._box = (single.shape or None) if isinstance(single, spaces.Box) else None  # shape of observations to join
+        self._has_plain_actions = isinstance(self.action_space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary))
         self._check = observation_check(self.single_observation_space)
-        self._has_indices = has_indices(self.single_observation_space)
-        self._is_joined = _is_joined(self.single_observation_space)
+        layout = layout_of(self.single_observation_space)
+        self._is_joined = layout is not None
+        self._has_indices = layout is not None and any(isinstance(leaf, INDICES) for leaf in layout.leaves)
         self._converts = False  # whether observations may be of another type than their space
         self._reset_options: dict[str, Any] = {}  # of all resets
 
@@ -109,7 +112,7 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
         """Step every env; return observations, rewards, ends by termination and by truncation, and the info."""
         if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
             return super().step(actions)  # which refuses to step an env that has to be reset
-        return self.step_each(iterate(self.action_space, actions))
+        return self.step_each(iter(actions) if self._has_plain_actions else iterate(self.action_space, actions))
 
     def step_each(self, actions: Iterable[Any]) -> Any:
         """Step every env with its action; the result is that of :meth:`step`."""
@@ -159,21 +162,24 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
 
         Observations of another type are only converted once ``_converts`` is set.
         """
-        space, items = self.single_observation_space, self._env_obs
+        space, items, box = self.single_observation_space, self._env_obs, self._box
         try:
             if not self._is_joined:
                 self._observations = concatenate(space, items, self._observations)
                 return deepcopy(self._observations)
             new: Any = self._memory
             if new is None:
-                new = create_empty_array(space, self.num_envs, fn=np.empty)
+                if box is None:
+                    new = create_empty_array(space, self.num_envs, fn=np.empty)
+                else:
+                    new = np.empty((self.num_envs, *box), space.dtype)
             if self._has_indices:
                 self._check_all()
             if self._converts:
                 return _stacked(space, items, new, _convert)
-            if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
+            if box is not None and {len(one) for one in items} == {box[0]}:  # type: ignore[arg-type]
                 parts: Any = items
-                np.concatenate(parts, out=new.reshape(-1, *space.shape[1:]), casting="safe")
+                np.concatenate(parts, out=new.reshape(-1, *box[1:]), casting="safe")
                 return new
             return _stacked(space, items, new, _stack)
         except (KeyError, IndexError, TypeError, ValueError):
@@ -193,6 +199,8 @@ class _SyncVectorEnv(SettableEnvs, SyncVectorEnv):
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Raise the exception of the current env, or one that names the env."""
+        from lightning_ding.envs.faults import named_error
+
         number, place = self._position[0], self._place()
         self._position[1] = IDLE
         named = named_error(error, self.envs[number], number, place)
@@ -231,12 +239,6 @@ def _convert(items: Sequence[Any], out: NDArray[Any]) -> NDArray[Any]:
         raise ValueError(f"observations must fit into {out.dtype} and have the shape {out.shape}, got {given}")
     np.copyto(out, given, casting="same_kind")
     return out
-
-
-def _is_joined(space: spaces.Space[Any]) -> bool:
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return all(map(_is_joined, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
-    return isinstance(space, PLAIN)
 
 
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:

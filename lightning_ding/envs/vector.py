@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
 from lightning_ding.envs.action_masks import check_mask_space
@@ -173,61 +172,19 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     return env.reset(seed=seeds, options=options)[0]
 
 
-class TuplesAsDicts(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Converts each Tuple in the observations to a dict with the keys "0", "1" and so on.
-
-    Args:
-        env: A vector env; see :func:`without_tuples`.
-    """
-
-    def __init__(self, env: VectorEnv) -> None:
-        from lightning_ding.nested import as_dicts  # imports torch, which env processes do not need
-
-        super().__init__(env)
-        self._as_dicts = as_dicts
-        self.single_observation_space = _as_dict_space(env.single_observation_space)
-        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs, or those where ``options["reset_mask"]`` is true."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._as_dicts(obs), info
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the envs."""
-        obs, reward, terminated, truncated, info = self.env.step(actions)
-        if "final_obs" in info:
-            final_obs = np.full(self.num_envs, None, dtype=object)
-            for row, one in enumerate(info["final_obs"]):
-                final_obs[row] = self._as_dicts(one)
-            info = {**info, "final_obs": final_obs}
-        return self._as_dicts(obs), reward, terminated, truncated, info
-
-    def episode_state(self) -> dict[str, Any]:
-        """Return the state of the running episodes, which is empty; see ``envs.state``."""
-        return {}
-
-    def load_episode_state(self, state: dict[str, Any]) -> None:
-        """Restore the state that ``episode_state`` returned."""
-
-
 def without_tuples(env: VectorEnv) -> VectorEnv:
     """Return a vector env whose observations contain no tuples: the given one, or a wrapper of it."""
-    return TuplesAsDicts(env) if _has_tuple(env.single_observation_space) else env
+    if not _has_tuple(env.single_observation_space):
+        return env
+    from lightning_ding.envs.tuples import TuplesAsDicts  # imports torch, which env processes do not need
+
+    return TuplesAsDicts(env)
 
 
 def _has_tuple(space: gym.spaces.Space[Any]) -> bool:
     if isinstance(space, gym.spaces.Dict):
         return any(map(_has_tuple, space.spaces.values()))
     return isinstance(space, gym.spaces.Tuple)
-
-
-def _as_dict_space(space: gym.spaces.Space[Any]) -> gym.spaces.Space[Any]:
-    if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict({name: _as_dict_space(below) for name, below in space.spaces.items()})
-    if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Dict({str(place): _as_dict_space(below) for place, below in enumerate(space.spaces)})
-    return space
 
 
 class Request(NamedTuple):
@@ -338,11 +295,15 @@ SEPARATE_MODES: tuple[VectorMode, ...] = tuple(name for name, mode in MODES.item
 """The modes with separate envs."""
 
 
-def find_mode(mode: VectorMode, env_timeout: EnvTimeout, num_workers: int | None, num_envs: int) -> Mode:
+def find_mode(
+    mode: VectorMode, env_timeout: EnvTimeout, num_workers: int | None, num_envs: int, overlap: bool = False
+) -> Mode:
     """Return a mode of ``MODES``; raise if there is no such mode, or options of processes do not suit it."""
     require(mode in tuple(MODES), "mode", f"one of {tuple(MODES)}", mode)
     has_processes = MODES[mode].has_processes
     require(has_processes or env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
     require(has_processes or num_workers is None, "num_workers", f"None with mode={mode!r}", num_workers)
+    allowed = f'False with mode={mode!r}: envs can step while the policy learns only with mode="async"'
+    require(has_processes or not overlap, "overlap", allowed, overlap)
     check_workers(num_workers, num_envs)
     return MODES[mode]

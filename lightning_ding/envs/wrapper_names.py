@@ -18,7 +18,7 @@ from gymnasium import wrappers
 from gymnasium.vector import VectorEnv, VectorRewardWrapper
 
 from lightning_ding.config import require
-from lightning_ding.envs.action_masks import ActionMask
+from lightning_ding.envs.wrappers import ActionMask
 
 Wrapper = Callable[..., Any]
 

@@ -1,16 +1,21 @@
-"""Wrappers of single envs, which handle faults, allow an env to be paused, and record videos."""
+"""Wrappers of single envs, which handle faults, allow an env to be paused, record videos, and add masks of actions."""
 
 from __future__ import annotations
 
 import copy
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
 
 from lightning_ding.config import require
-from lightning_ding.envs.answers import is_of_env, observation_check, reset_values, step_values
+from lightning_ding.envs.action_masks import KEY, OTHER_KEY, mask_sizes
+from lightning_ding.envs.answers import observation_check, reset_values, step_values
 from lightning_ding.envs.checks import check_finite
+from lightning_ding.envs.faults import is_of_env
 
 Info = dict[str, Any]
 
@@ -165,3 +170,58 @@ class _EpisodeVideos(gym.wrappers.RecordVideo):
 
     def _drop_frames(self) -> None:
         self.recording, self.recorded_frames = False, []
+
+
+class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
+    """Adds the mask of legal actions to the observation, as the entry ``action_mask``.
+
+    An observation that is no dict becomes ``{"observation": observation, "action_mask": mask}``.
+
+    Args:
+        env: An env with a Discrete, MultiDiscrete or MultiBinary action space.
+        source: ``"info"`` reads ``info["action_mask"]``, as of gymnasium's Taxi; ``"method"`` calls the method
+            ``action_masks()`` of the env, as MaskablePPO of sb3-contrib does; None means the method if there is one.
+
+    Raises:
+        ValueError: If the action space has no masks, the env has no such method, or an info or a mask is wrong.
+
+    Example:
+        >>> env = ActionMask(gym.make("Taxi-v4"))
+        >>> obs, info = env.reset(seed=0)
+        >>> obs["action_mask"].tolist() == info["action_mask"].tolist()
+        True
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], source: Literal["info", "method"] | None = None) -> None:
+        super().__init__(env)
+        require(source in (None, "info", "method"), "source", "'info', 'method' or None", source)
+        sizes = mask_sizes(env.action_space)
+        kinds = "Discrete, MultiDiscrete or MultiBinary with the wrapper action_mask"
+        require(sizes is not None, "action_space", kinds, env.action_space)
+        has_method = env.has_wrapper_attr(OTHER_KEY)
+        require(source != "method" or has_method, "source", "'info' for an env without action_masks()", source)
+        self._size = sum(sizes or ())
+        self._is_called = has_method and source != "info"
+        inner = env.observation_space
+        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        self.observation_space = spaces.Dict({**parts, KEY: spaces.Box(0, 1, (self._size,), np.int8)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._with_mask(obs, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(obs, info), reward, terminated, truncated, info
+
+    def _with_mask(self, obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+        if self._is_called:
+            given = self.env.get_wrapper_attr(OTHER_KEY)()
+        else:
+            require(KEY in info, "info", "one with the entry 'action_mask' in every step and reset", sorted(info))
+            given = info[KEY]
+        mask = (np.asarray(given) != 0).astype(np.int8).reshape(-1)
+        require(mask.size == self._size, KEY, f"of {self._size} entries, one for each action", mask.size)
+        return {**(obs if isinstance(obs, Mapping) else {"observation": obs}), KEY: mask}

@@ -5,7 +5,7 @@ from .a2c import A2CConfig as A2CConfig, A2CPolicy as A2CPolicy
 from .acer import ACERConfig as ACERConfig, ACERPolicy as ACERPolicy
 from .awac import AWACConfig as AWACConfig, AWACPolicy as AWACPolicy
 from .base.config import PolicyConfig as PolicyConfig
-from .base.non_finite import NonFiniteError as NonFiniteError
+from .base.dump import NonFiniteError as NonFiniteError
 from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Policy
 from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
 from .bdq import BDQConfig as BDQConfig, BDQPolicy as BDQPolicy

@@ -123,6 +123,7 @@ class C51Policy(QLearningPolicy[C51Config]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = C51Config
+    supports_tensors: ClassVar[bool] = True
     support: Tensor
     _has_warned = False
 

@@ -95,6 +95,7 @@ class CQLPolicy(SACPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = CQLConfig
+    supports_tensors: ClassVar[bool] = False
     trains_on: ClassVar[str] = "dataset"
     config: CQLConfig
 

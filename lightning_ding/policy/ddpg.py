@@ -177,6 +177,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DDPGConfig
+    supports_tensors: ClassVar[bool] = True
 
     def _init_collect(self) -> None:
         self.ou_noise = rl.OrnsteinUhlenbeckNoise(self.config.collect.noise_sigma)
@@ -189,10 +190,15 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(self._explore(output["action"], sigma))}
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
-        mask = None if _mask_of(obs) is None else obs["action_mask"].cpu().numpy()
-        choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng, mask))
+        choice = self._choice(output["logit"], epsilon, _mask_of(obs))
         arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
         return {"action": self.action_start.to_env({"action_type": choice, "action_args": arguments})}
+
+    def _choice(self, logit: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
+        if self.tensor_envs is not None:
+            return rl.epsilon_greedy_tensor(logit, epsilon)
+        legal = None if mask is None else mask.cpu().numpy()
+        return torch.from_numpy(rl.epsilon_greedy(logit.cpu().numpy(), epsilon, self.rng, legal))
 
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
         output = self._actor_output(self.model, obs)
@@ -257,8 +263,8 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         if collect.noise_type == "ou":
             noise = self.ou_noise.sample(shape, self.rng, sigma)
         else:
-            noise = rl.gaussian_noise(shape, collect.noise_sigma if sigma is None else sigma, self.rng)
-        return (action + torch.from_numpy(noise).to(action)).clamp(-1, 1)
+            noise = rl.gaussian_noise(shape, collect.noise_sigma if sigma is None else sigma, self._source)
+        return (action + torch.as_tensor(noise).to(action)).clamp(-1, 1)
 
     def new_memory(self, way: Way) -> dict[str, Any]:
         """Return new Ornstein-Uhlenbeck noise for exploring with it, by the name of its attribute."""
@@ -285,7 +291,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         if not learn.noise:
             return {}
         shape, noise_range = [*shape, self._action_size()], (learn.noise_range.min, learn.noise_range.max)
-        return {"next_noise": rl.gaussian_noise(shape, learn.noise_sigma, self.rng, noise_range)}
+        return {"next_noise": rl.gaussian_noise(shape, learn.noise_sigma, self._source, noise_range)}
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return super()._state_dict_collect() | {"noise": self.ou_noise.state_dict()}

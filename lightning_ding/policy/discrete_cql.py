@@ -57,6 +57,7 @@ class DiscreteCQLPolicy(QRDQNPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DiscreteCQLConfig
+    supports_tensors: ClassVar[bool] = False
     trains_on: ClassVar[str] = "dataset"
     config: DiscreteCQLConfig
 

@@ -88,6 +88,7 @@ class DiscreteSACPolicy(SACPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DiscreteSACConfig
+    supports_tensors: ClassVar[bool] = False
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return sampled actions; ``eps`` overrides the schedule."""

@@ -101,6 +101,7 @@ class DQfDPolicy(DQNPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DQfDConfig
+    supports_tensors: ClassVar[bool] = False
     demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "needed"
     config: DQfDConfig
 

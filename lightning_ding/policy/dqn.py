@@ -86,6 +86,7 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DQNConfig
+    supports_tensors: ClassVar[bool] = True
 
     def loss(self, batch: QBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temporal-difference loss of a minibatch and its metrics; see :meth:`QLearningPolicy.loss`.

@@ -81,6 +81,7 @@ class EDACPolicy(SACPolicy):
 
     config_class: ClassVar[type[PolicyConfig]] = EDACConfig
     trains_on: ClassVar[str] = "dataset"
+    supports_tensors: ClassVar[bool] = False
     config: EDACConfig
 
     def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:

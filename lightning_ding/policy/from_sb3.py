@@ -106,13 +106,13 @@ def _set_statistics(policy: Policy[Any], vecnormalize: str | Path) -> None:
         ValueError: If they are not those of its observations.
     """
     assert policy.env_spaces is not None
-    is_wrapped = _is_wrapped(policy.env_spaces[0])
+    space = policy.env_spaces[0]
+    is_wrapped = isinstance(space, Dict) and set(space.spaces) == {"observation", "action_mask"}  # a dict for the mask
 
     def name_of(keys: tuple[str, ...]) -> str:
         return statistics_name(("observation",) if is_wrapped and not keys else keys)
 
     statistics = read_statistics(vecnormalize, name_of)
-    space = policy.env_spaces[0]
     parts: dict[str, Any] = dict(space.spaces) if isinstance(space, Dict) else {"": space}
     for key, shape in statistics.shapes.items():
         part = parts.get("observation" if is_wrapped and not key else key)
@@ -120,8 +120,3 @@ def _set_statistics(policy: Policy[Any], vecnormalize: str | Path) -> None:
         allowed = f"statistics of floats of the observation space {space} (not of single frames of a stack)"
         require(fits, f"the observations {key!r} of {str(vecnormalize)!r}".replace(" ''", ""), allowed, shape)
     policy.normaliser.load_state_dict(statistics.tensors)
-
-
-def _is_wrapped(space: Any) -> bool:
-    """Return whether observations are a dict for the sake of an action mask."""
-    return isinstance(space, Dict) and set(space.spaces) == {"observation", "action_mask"}

@@ -107,7 +107,8 @@ class IQNPolicy(QRDQNPolicy):
 
     def _noise(self, shape: Sequence[int]) -> dict[str, NDArray[Any]]:
         sizes = {"tau": self.config.learn.num_quantiles, "tau_t": self.config.learn.num_target_quantiles}
-        return {name: self.rng.random((*shape, size), dtype=np.float32) for name, size in sizes.items()}
+        source: Any = self.noise_source or rl.TensorDraws(self.device)
+        return {name: source.random((*shape, size), dtype=np.float32) for name, size in sizes.items()}
 
     def target_outputs(self, batch: Any) -> dict[str, Any]:
         """Return the target network's quantiles of the next observations at ``tau_t``, and values at fixed levels."""

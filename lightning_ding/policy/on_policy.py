@@ -8,7 +8,7 @@ Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypedDict, cast
 
 import torch
@@ -115,6 +115,8 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
     """
 
     on_policy: ClassVar[bool] = True
+    compiles_acting: ClassVar[bool] = True
+    """Whether ``_forward_collect`` is a function of tensors that changes nothing."""
     loss_columns: ClassVar[tuple[str, ...]] = ()
     """Usual columns of a transition that ``loss`` reads in addition, such as "next_obs"; those that a subclass adds to
     a transition are always there."""
@@ -174,6 +176,14 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         """Return the layout of the rows of a rollout."""
         return rl.time_major(rollout["env_id"], rollout["episode_id"], self.tensor_envs)
 
+    def _in_parts(self, method: Callable[[Any], Tensor], obs: Any) -> Tensor:
+        """Return the results of a method for S observations, which it gets in parts; compiled with tensor envs."""
+        compiler = None if self.tensor_envs is None else self.updater.compiler
+        with self._in_eval_mode:
+            parts = nested.split(obs, LARGEST_FORWARD)
+            found = [method(part) if compiler is None else compiler.call(method, part, sized=True) for part in parts]
+            return torch.cat(found)
+
     def _permutation(self, size: int) -> Tensor:
         """Return the numbers from 0 to ``size`` - 1 in random order, on the device."""
         if self.noise_source is None:
@@ -184,8 +194,8 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         """Make an update on each minibatch of the learning data, and return the metrics of the updates."""
         if self.updater.notes is not None:
             self.updater.notes.data = data
-        reports = []
-        for minibatch in self._minibatches(data):
+        reports, minibatches, meanwhile = [], self._minibatches(data), self.learner.meanwhile
+        for minibatch in minibatches if meanwhile is None else meanwhile.between(minibatches):
             reports.append(self._update(minibatch | self.updater.schedules.tensors))
             self.progress.train_iter += 1
         return reports
@@ -315,10 +325,10 @@ class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
         return sequences.lay_out(flat)
 
     def _values(self, obs: Any) -> Tensor:
-        parts = nested.split(obs, LARGEST_FORWARD)
-        with self._in_eval_mode:
-            outputs = [self.model.compute_critic(part)["value"] for part in parts]  # type: ignore[operator]
-        return self._corrected(torch.cat(outputs))
+        return self._corrected(self._in_parts(self._critic_output, obs))
+
+    def _critic_output(self, obs: Any) -> Tensor:
+        return self.model.compute_critic(obs)["value"]  # type: ignore[operator, no-any-return]
 
     def _standardised(self) -> str | None:
         return "advantage" if self.config.learn.adv_norm else None

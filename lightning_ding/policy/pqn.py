@@ -29,7 +29,7 @@ from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
-from lightning_ding.policy.on_policy import LARGEST_FORWARD, OnPolicyPolicy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.on_policy_options import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
 from lightning_ding.policy.q_learning import QLearningModelConfig
 from lightning_ding.registry import POLICY_REGISTRY
@@ -183,9 +183,10 @@ class PQNPolicy(OnPolicyPolicy[PQNConfig]):
 
     def _best_value(self, obs: Any) -> Tensor:
         """Return the largest value of a legal action of each observation, shape (S,)."""
-        with self._in_eval_mode:
-            parts = nested.split(obs, LARGEST_FORWARD)
-            return torch.cat([self._values(part).amax(1) for part in parts])
+        return self._in_parts(self._largest_value, obs)
+
+    def _largest_value(self, obs: Any) -> Tensor:
+        return self._values(obs).amax(1)
 
     def loss(self, batch: PQNBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return half the mean squared error of the values of the actions taken, and the metrics to report.

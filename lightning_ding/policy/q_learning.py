@@ -156,11 +156,15 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
-        actions = []
+        actions: list[Tensor] = []
         for q, mask in self._values(self._output(self.model, obs), obs):
+            if self.tensor_envs is not None:
+                actions.append(rl.epsilon_greedy_tensor(q, epsilon))
+                continue
             legal = None if mask is None else mask.cpu().numpy()
-            actions.append(rl.epsilon_greedy(self._preference(q.cpu().numpy()), epsilon, self.rng, legal))
-        action = torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])
+            chosen = rl.epsilon_greedy(self._preference(q.cpu().numpy()), epsilon, self.rng, legal)
+            actions.append(torch.from_numpy(chosen))
+        action = torch.stack(actions, 1) if self._is_joint(actions) else actions[0]
         return {"action": self.action_start.to_env(action)}
 
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
@@ -199,7 +203,6 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             target = self.target_outputs(batch)
         return self.loss({**batch, "target": target})
 
-    @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add what is constant in the round; :meth:`prepare` adds the rest to each minibatch when its turn comes."""
         data = self._with_discount(data)
@@ -207,7 +210,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         changes = self._target_update.changes_within(self.progress.train_iter, num_updates)
         if changes or self._is_joint(()) or num_updates * batch_size > LARGEST_FORWARD:
             return data
-        with self._target_in_eval_mode:
+        with torch.no_grad(), self._target_in_eval_mode:
             outputs = self.target_outputs(nested.apply(lambda x: x.flatten(0, 1), data))
         return {**data, "target": nested.apply(lambda x: x.unflatten(0, (num_updates, batch_size)), outputs)}
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, TypedDict, TypeVar, cast
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding import rl
@@ -271,8 +270,13 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
             return {**action, "action_args": self.action_bounds.from_env(action["action_args"])}
         return self.action_bounds.from_env(action)
 
-    def _standard_normal(self, shape: Sequence[int]) -> NDArray[np.float32]:
-        return self.rng.standard_normal(tuple(shape), dtype=np.float32)
+    def _standard_normal(self, shape: Sequence[int]) -> Any:
+        return self._source.standard_normal(tuple(shape), dtype=np.float32)
+
+    @property
+    def _source(self) -> Any:
+        """The source of noise: ``rng``, or with tensor envs one whose results are tensors."""
+        return self.noise_source or rl.TensorDraws(self.device)
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "critic_loss", "actor_loss", "q_value", "target_q_value"]

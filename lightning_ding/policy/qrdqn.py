@@ -95,6 +95,7 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = QRDQNConfig
+    supports_tensors: ClassVar[bool] = True
     divides_by_kappa: ClassVar[bool] = False
     """Divide the quantile Huber loss by kappa, as in the papers that followed."""
 

@@ -99,6 +99,7 @@ class RainbowPolicy(C51Policy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = RainbowConfig
+    supports_tensors: ClassVar[bool] = False
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return noisy epsilon-greedy actions; ``eps`` overrides the schedule."""

@@ -110,6 +110,7 @@ class REDQPolicy(SACPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = REDQConfig
+    supports_tensors: ClassVar[bool] = False
     config: REDQConfig
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.acting import takes_setting
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
+from lightning_ding.utils.private_api import tensors_of
 from lightning_ding.utils.schedules import EpsConfig
 from lightning_ding.worker.config import CollectorConfig
 
@@ -230,7 +231,7 @@ class ReplayPolicy(Policy[ReplayConfigT]):
             raise ValueError(f"reward must have the shape {tuple(shape)}, got {tuple(reward.shape)}")
         found = dict(data)
         for name, value in self._noise(shape).items():
-            drawn = torch.from_numpy(value)
+            drawn = torch.as_tensor(value)
             found[name] = drawn.to(reward if drawn.is_floating_point() else reward.device)
         return {**found, "discount_t": self._discount(data)}
 
@@ -273,9 +274,9 @@ def make_target(network: NetworkT) -> NetworkT:
 @torch.no_grad()
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:
     """Copy every parameter and buffer of ``source`` into ``target`` (Mnih et al. 2015)."""
-    for kept, new in zip(target.parameters(), source.parameters(), strict=True):
+    (parameters, buffers), (new_parameters, new_buffers) = tensors_of(target), tensors_of(source)
+    for kept, new in (*zip(parameters, new_parameters, strict=True), *zip(buffers, new_buffers, strict=True)):
         kept.copy_(new)
-    _copy_buffers(source, target)
 
 
 @torch.no_grad()
@@ -289,11 +290,8 @@ def polyak_update(source: nn.Module, target: nn.Module, theta: float) -> None:
         target: The target network.
         theta: Weight of the source, in (0, 1]; 1 copies it.
     """
-    for kept, new in zip(target.parameters(), source.parameters(), strict=True):
+    (parameters, buffers), (new_parameters, new_buffers) = tensors_of(target), tensors_of(source)
+    for kept, new in zip(parameters, new_parameters, strict=True):
         kept.lerp_(new, theta)
-    _copy_buffers(source, target)
-
-
-def _copy_buffers(source: nn.Module, target: nn.Module) -> None:
-    for kept, new in zip(target.buffers(), source.buffers(), strict=True):
+    for kept, new in zip(buffers, new_buffers, strict=True):
         kept.copy_(new)

@@ -137,6 +137,7 @@ class SACPolicy(QACPolicy[SoftConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = SACConfig
+    supports_tensors: ClassVar[bool] = True
 
     def _init_learn(self) -> None:
         super()._init_learn()
@@ -162,7 +163,7 @@ class SACPolicy(QACPolicy[SoftConfig]):
         output = self.model.compute_actor(obs)
         if uses_sde(self):
             return {"action": self.action_bounds.to_env(with_noise(self, output).tanh())}
-        noise = torch.from_numpy(self._standard_normal(output["mu"].shape)).to(output["mu"])
+        noise = torch.as_tensor(self._standard_normal(output["mu"].shape)).to(output["mu"])
         action = torch.addcmul(output["mu"], output["log_sigma"].exp(), noise).tanh()
         return {"action": self.action_bounds.to_env(action)}
 

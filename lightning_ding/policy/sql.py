@@ -65,6 +65,7 @@ class SQLPolicy(DQNPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = SQLConfig
+    supports_tensors: ClassVar[bool] = False
     config: SQLConfig
 
     @torch.no_grad()

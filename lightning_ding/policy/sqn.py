@@ -95,6 +95,7 @@ class SQNPolicy(DQNPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = SQNConfig
+    supports_tensors: ClassVar[bool] = False
     config: SQNConfig
 
     def _init_learn(self) -> None:

@@ -82,6 +82,7 @@ class TD3BCPolicy(DDPGPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = TD3BCConfig
+    supports_tensors: ClassVar[bool] = False
     trains_on: ClassVar[str] = "dataset"
     config: TD3BCConfig  # type: ignore[assignment]
 

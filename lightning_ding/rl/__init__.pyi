@@ -34,13 +34,16 @@ from .distributions import (
     squashed_gaussian_sample as squashed_gaussian_sample,
 )
 from .exploration import (
-    OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise,
     discrete_counts as discrete_counts,
     epsilon_greedy as epsilon_greedy,
-    gaussian_noise as gaussian_noise,
     gumbel_perturbed as gumbel_perturbed,
     random_actions as random_actions,
     random_legal_actions as random_legal_actions,
+)
+from .noise import (
+    OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise,
+    StateDependentNoise as StateDependentNoise,
+    gaussian_noise as gaussian_noise,
 )
 from .off_policy import (
     VTrace as VTrace,
@@ -73,12 +76,7 @@ from .recurrent import (
     value_rescale as value_rescale,
     value_unscale as value_unscale,
 )
-from .returns import (
-    discounted_return as discounted_return,
-    gae as gae,
-    lambda_return as lambda_return,
-    n_step_return as n_step_return,
-)
+from .returns import discounted_return as discounted_return, gae as gae, lambda_return as lambda_return
 from .running import (
     RunningMeanStd as RunningMeanStd,
     RunningReturns as RunningReturns,
@@ -92,14 +90,19 @@ from .soft import (
     soft_q_target as soft_q_target,
     soft_value as soft_value,
 )
-from .state_dependent_noise import StateDependentNoise as StateDependentNoise
 from .td import (
     TDLoss as TDLoss,
     double_q_target as double_q_target,
     masked as masked,
+    n_step_return as n_step_return,
     q_target as q_target,
     take_action_value as take_action_value,
     td_error as td_error,
     td_loss as td_loss,
+)
+from .tensor_draws import (
+    TensorDraws as TensorDraws,
+    epsilon_greedy_tensor as epsilon_greedy_tensor,
+    random_tensor_actions as random_tensor_actions,
 )
 from .value_scales import rescale_output as rescale_output, symexp as symexp, symlog as symlog

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ding.rl.returns import n_step_return
+from lightning_ding.rl.td import n_step_return
 
 SLOPE = 1e-3  # epsilon of h
 ETA = 0.9  # weight of the largest error in a sequence's priority

@@ -1,7 +1,7 @@
 """Temporal-difference targets and losses of Q-learning.
 
-Shapes: B batch, A actions. ``discount`` (B,) is gamma^n times (1 - terminated), so termination is handled in
-one place, where the discount is computed. Time is in the names: ``tm1`` before the step, ``t`` after it.
+Shapes: B batch, A actions, N steps of a window. ``discount`` (B,) is gamma^n times (1 - terminated), so termination is
+handled in one place, where the discount is computed. Time is in the names: ``tm1`` before the step, ``t`` after it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,33 @@ def masked(q: Tensor, action_mask: Tensor | None) -> Tensor:
         return q
     legal = action_mask.bool()
     return q.masked_fill(~legal & legal.any(-1, keepdim=True), -torch.inf)
+
+
+def n_step_return(reward: Tensor, alive: Tensor, discount_factor: float) -> tuple[Tensor, Tensor]:
+    """Return the discounted reward of up to N steps, and the discount of the value after them.
+
+    The window of an item is shorter than N if its episode ended or later steps are not known yet. It then bootstraps
+    from its last step, with the corresponding power of gamma (Sutton and Barto 2018, eq. 7.1; Mnih et al. 2016,
+    section 4, https://arxiv.org/abs/1602.01783).
+
+    Args:
+        reward: Rewards of the steps, shape (N, B).
+        alive: Whether step k belongs to the item's window, shape (N, B). The first row is true; after the first false
+            value of an item, all later ones are false.
+        discount_factor: gamma, in [0, 1].
+
+    Returns:
+        The sums r_0 + gamma r_1 + ..., shape (B,), and gamma^k for windows of k steps, shape (B,). The caller sets this
+        discount to 0 where the last step of the window terminated.
+
+    Example:
+        >>> reward = torch.tensor([[1.0], [1.0], [1.0]])
+        >>> n_step_return(reward, torch.tensor([[True], [True], [False]]), 0.5)
+        (tensor([1.5000]), tensor([0.2500]))
+    """
+    steps = torch.arange(reward.shape[0], dtype=reward.dtype, device=reward.device).unsqueeze(1)
+    weight = alive * discount_factor**steps  # (N, B)
+    return (weight * reward).sum(0), discount_factor ** alive.sum(0)
 
 
 def q_target(reward: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:

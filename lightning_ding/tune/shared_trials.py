@@ -25,7 +25,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from lightning_ding.policy.base.non_finite import NonFiniteError
+from lightning_ding.policy.base.dump import NonFiniteError
 from lightning_ding.tune.config import derived_seed
 
 logger = logging.getLogger(__name__)

@@ -29,14 +29,15 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
     try:
         action = output["action"]
     except (KeyError, TypeError, IndexError) as error:
-        got = sorted(output) if isinstance(output, Mapping) else type(output).__name__
-        raise ValueError(f"the policy's forward must return a dict with 'action', got {got}") from error
+        kind = sorted(output) if isinstance(output, Mapping) else type(output).__name__
+        raise ValueError(f"the policy's forward must return a dict with 'action', got {kind}") from error
     action = nested.to_numpy(action)
     space: Any = env.action_space
     single: Any = env.single_action_space
     shape = space.shape
-    if shape is not None and np.shape(action) != shape:  # type: ignore[arg-type]
-        raise ValueError(f"the policy must return actions of shape {shape}, got {np.shape(action)}")  # type: ignore[arg-type]
+    got = getattr(action, "shape", ())
+    if shape is not None and got != shape:
+        raise ValueError(f"the policy must return actions of shape {shape}, got {got}")
     check_finite(output)
     if isinstance(space, spaces.Dict):
         return {name: _as_in_space(part, space[name], single[name]) for name, part in action.items()}  # type: ignore[union-attr]

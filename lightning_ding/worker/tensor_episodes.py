@@ -46,7 +46,8 @@ class TensorEpisodes:
         self.keeps_records = False
         """Whether :meth:`pop_records` returns the episodes."""
         self._running = torch.zeros(2, num_envs, device=device)  # return and length of unfinished episodes
-        self._sums = torch.zeros(3 + 2 * len(self.names), device=device, dtype=_wide(device))
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        self._sums = torch.zeros(3 + 2 * len(self.names), device=device, dtype=wide)
         self._infos: list[tuple[int, Tensor]] = []  # of steps: place of the name, and numbers, NaN where none counts
         self._records: list[tuple[Tensor, ...]] = []
 
@@ -120,7 +121,3 @@ class TensorEpisodes:
     def _note_records(self, of_episode: Tensor, ended: Tensor, env_step: int) -> None:
         step, _ = ended.nonzero(as_tuple=True)
         self._records.append((env_step + step * ended.shape[1], of_episode[0][ended], of_episode[1][ended].long()))
-
-
-def _wide(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64

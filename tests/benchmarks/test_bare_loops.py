@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from benchmarks import bare_iqn, bare_ppo, bare_r2d2, bare_sac, bare_tensor_ppo, r2d2
-from benchmarks.workload import W1, W2, W3, W5, W7
+from benchmarks import bare_iqn, bare_ppo, bare_r2d2, bare_sac, bare_tensor_dqn, bare_tensor_ppo, r2d2
+from benchmarks.workload import W1, W2, W3, W5, W7, W8
 from lightning_ding import rl
 from lightning_ding.policy import R2D2Policy
 
@@ -109,3 +109,22 @@ def test_loop_in_tensor_envs_makes_the_updates_of_the_workload() -> None:
     result, steps_an_episode = bare_tensor_ppo.train(w)
     assert (result["env_steps"], result["updates"]) == (256, 2 * 4 * 2)
     assert steps_an_episode > 1
+
+
+def test_dqn_in_tensor_envs_makes_the_updates_of_the_workload() -> None:
+    w = dataclasses.replace(W8, num_envs=16, env_steps=256, warm_up=64, batch_size=32, buffer_size=128, hidden=(8,))
+    result, steps_an_episode = bare_tensor_dqn.train(w)
+    assert (result["env_steps"], result["updates"]) == (256, 12 * 4)
+    assert steps_an_episode > 1
+
+
+def test_replay_of_the_loop_in_tensor_envs_keeps_the_newest_steps() -> None:
+    replay = bare_tensor_dqn.TensorReplay(4)
+    for step in range(3):
+        number = torch.full((2,), float(step))
+        replay.push(number[:, None].expand(2, 4), number.long(), number, number[:, None].expand(2, 4) + 1, number > 1)
+    obs, action, reward, next_obs, terminated = replay.sample(3, 5)
+    assert obs.shape == (3, 5, 4)
+    assert set(reward.flatten().tolist()) <= {1.0, 2.0}
+    assert torch.equal(obs[..., 0] + 1, next_obs[..., 0])
+    assert torch.equal(terminated, action == 2)

@@ -43,9 +43,10 @@ if __name__ == "__main__":
         "learn": {"batch_size": 8, "update_per_collect": 5},
     }
     policy: Any = NotingDT(SMALL) if sys.argv[2] == "dt" else Noting(config)
-    datamodule = OfflineDataModule(counting_steps((5,) * 10, (True, False) * 5), max_train_iter=20, norm_obs=True)
-    flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, **flags)
+    datamodule = OfflineDataModule(counting_steps((5,) * 10, (True, False) * 5), max_train_iter=10, norm_obs=True)
+    names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    off: dict[str, Any] = dict.fromkeys(names, False)
+    trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, **off)
     trainer.fit(policy, datamodule)
     report = {"weights": policy.state_dict(), "rows": torch.cat(rows), "mean": datamodule.statistics.obs_mean.tolist()}
     torch.save(report, folder / f"rank_{trainer.global_rank}.pt")

@@ -16,8 +16,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from lightning_ding.envs import BrokenEnvError, EnvStepper, FaultBarrier, ProcessVectorEnv, answers
-from lightning_ding.envs.answers import is_of_env
 from lightning_ding.envs.bounds import CHECKED_BATCHES, BoundsCheck, _reported
+from lightning_ding.envs.faults import is_of_env
 from lightning_ding.envs.sync import _SyncVectorEnv
 from tests.envs.attacking import STEPS, AttackingEnv, IndexEnv, OutsideEnv, WideEnv
 

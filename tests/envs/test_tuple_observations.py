@@ -12,7 +12,8 @@ from gymnasium import spaces
 from lightning_ding import nested
 from lightning_ding.distributed.coordinator.schema import check_rows
 from lightning_ding.envs import EnvStepper, env_state, load_env_state, make_vector_env
-from lightning_ding.envs.vector import AutoresetName, TuplesAsDicts, without_tuples
+from lightning_ding.envs.tuples import TuplesAsDicts
+from lightning_ding.envs.vector import AutoresetName, without_tuples
 from tests.envs.any_spaces import AnySpaces
 
 OBSERVATION = spaces.Tuple([spaces.Discrete(9, start=1), spaces.Dict({"in": spaces.Tuple([spaces.MultiBinary(3)])})])

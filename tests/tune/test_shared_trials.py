@@ -17,7 +17,7 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import Trial, TrialState
 
-from lightning_ding.policy.base.non_finite import NonFiniteError
+from lightning_ding.policy.base.dump import NonFiniteError
 from lightning_ding.tune.shared_trials import RETRIES, SeededSampler, SharedTrials
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -13,7 +13,7 @@ import yaml
 from optuna.trial import TrialState
 
 from lightning_ding.entry.lightning_cli import make_run
-from lightning_ding.policy.base.non_finite import NonFiniteError
+from lightning_ding.policy.base.dump import NonFiniteError
 from lightning_ding.search_spaces import Choice, LogUniform
 from lightning_ding.tune import Study, TuneResult, tune
 from lightning_ding.tune.config import Candidate

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy
 from lightning_ding.utils import private_api
 from tests.algorithms.table import make_datamodule, make_policy
 from tests.test_imports import ROOT, source_files
@@ -102,3 +107,91 @@ def test_value_that_is_not_finite_is_found(has_name: bool, bad: float, monkeypat
     assert private_api.note_non_finite(good, found).item() == 0
     assert private_api.note_non_finite([*good, torch.tensor([1.0, bad])], found).item() == 1
     assert private_api.note_non_finite(good, found).item() == 1  # it stays
+
+
+class Names(nn.Module):
+    """A network with a buffer, a shared layer and layers in layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 3)
+        self.below: Any = nn.Sequential(nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), self.first))
+
+
+def replace_layer(module: Names) -> None:
+    module.below[1][0] = nn.Linear(3, 4)
+
+
+def replace_weight(module: Names) -> None:
+    module.first.weight = nn.Parameter(torch.ones(3, 2))
+
+
+def replace_buffer(module: Names) -> None:
+    module.below[0].running_mean = torch.ones(3)
+
+
+def add_layer(module: Names) -> None:
+    module.below[1].append(nn.Linear(1, 1))
+
+
+def remove_layer(module: Names) -> None:
+    del module.below[0]
+
+
+def parametrise(module: Names) -> None:
+    nn.utils.parametrizations.weight_norm(module.below[1][0])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda _: None, replace_layer, replace_weight, replace_buffer, add_layer, remove_layer, parametrise]
+)
+def test_tensors_of_a_module_are_those_that_torch_finds(change: Callable[[Names], None]) -> None:
+    module = Names()
+    private_api.tensors_of(module)
+    change(module)
+    parameters, buffers = private_api.tensors_of(module)
+    assert list(map(id, parameters)) == list(map(id, module.parameters()))
+    assert list(map(id, buffers)) == list(map(id, module.buffers()))
+
+
+def test_tensors_of_a_module_do_not_keep_it() -> None:
+    module = Names()
+    private_api.tensors_of(module)
+    known = weakref.ref(module)
+    del module
+    gc.collect()
+    assert known() is None
+
+
+class Moving(DQNPolicy):
+    """Counts the batches that it may change before they are moved."""
+
+    moved = 0
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.moved += 1
+        return batch
+
+
+class MovingData(ReplayDataModule):
+    """Counts the batches that it may change after they were moved."""
+
+    moved = 0
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.moved += 1
+        return batch
+
+
+@pytest.mark.parametrize(("policy_class", "data_class"), [(Moving, ReplayDataModule), (DQNPolicy, MovingData)])
+def test_hooks_of_the_transfer_of_batches_are_called(
+    policy_class: Any, data_class: Any, make_trainer: Any, small: dict[str, Any]
+) -> None:
+    policy, data = policy_class(small), data_class("CartPole-v1", num_envs=2, max_train_iter=4)
+    plain = DQNPolicy(small)
+    make_trainer(limit_val_batches=0).fit(policy, data)
+    assert not policy.learner.keeps_batches
+    assert policy.progress.train_iter == 4
+    assert max(getattr(policy, "moved", 0), getattr(data, "moved", 0)) == 4 // policy.update_per_collect
+    make_trainer(limit_val_batches=0).fit(plain, ReplayDataModule("CartPole-v1", num_envs=2, max_train_iter=4))
+    assert plain.learner.keeps_batches

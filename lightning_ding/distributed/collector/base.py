@@ -230,13 +230,11 @@ class BaseParallelCollector(StepMethods):
             answer = self._send(collected, time.perf_counter() - began)
             messages += 1
             if messages % self.config.print_freq == 0:
-                summary = self._statistics.summary(0.0) | self._own_metrics()
+                summary = self._statistics.summary(0.0)
+                reported = None if self.policy is None else policy_of(self.policy).module.collect_metrics
+                if reported is not None:  # by the main player's ``_forward_collect``
+                    summary |= {f"collect/{name}": value for name, value in reported.flush().items()}
                 logger.info("%d messages, policy version %d: %s", messages, self.policy_version, summary)
-
-    def _own_metrics(self) -> dict[str, float]:
-        """Return the means of what the main player's ``_forward_collect`` reported since the last call."""
-        metrics = None if self.policy is None else policy_of(self.policy).module.collect_metrics
-        return {} if metrics is None else {f"collect/{name}": value for name, value in metrics.flush().items()}
 
     def _apply_settings(self) -> bool:
         """Make the settings of envs that came with the weights of the main player; return whether any was new.

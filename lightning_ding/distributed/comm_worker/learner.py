@@ -123,8 +123,8 @@ class BaseCommLearner(BaseCommRole):
         if self._end_flag:  # closed by its owner, so another learner continues
             self._release_task(learner.train_iter)
             return
-        results = getattr(learner, "results", {})
-        worker.call("learner_close_task", info={**self._done(learner), "results": results})
+        done = {"learner_step": learner.train_iter, "learner_done": True, "results": getattr(learner, "results", {})}
+        worker.call("learner_close_task", info=done)
 
     def _start(self, learner: BaseLearner) -> None:
         """Run a learner with the hooks of this worker, until its task is over."""
@@ -139,9 +139,6 @@ class BaseCommLearner(BaseCommRole):
 
     def _plain_hooks(self) -> list[Any]:
         return [*foreign("parallel_forms").hooks_of_comm_learner(self._task.learner.send_policy_freq)]
-
-    def _done(self, learner: BaseLearner) -> dict[str, Any]:
-        return {"learner_step": learner.train_iter, "learner_done": True}
 
     def _take_part(self, worker: CommWorker) -> int:
         """Do the tasks of rank zero together with it, under its worker id; called on all other ranks."""

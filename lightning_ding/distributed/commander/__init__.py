@@ -5,9 +5,8 @@ from lightning_ding.distributed.commander.base import (
     create_parallel_commander,
     get_parallel_commander_cls,
 )
-from lightning_ding.distributed.commander.naive import NaiveParallelCommander
 from lightning_ding.distributed.commander.one_vs_one import League, OneVsOneParallelCommander
-from lightning_ding.distributed.commander.solo import SoloParallelCommander
+from lightning_ding.distributed.commander.solo import NaiveParallelCommander, SoloParallelCommander
 
 __all__ = [
     "BaseParallelCommander",

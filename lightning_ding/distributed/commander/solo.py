@@ -18,6 +18,9 @@ from lightning_ding.utils.protocols import Monitor
 
 logger = logging.getLogger(__name__)
 
+POLICY_ID = "policy_test"
+BUFFER_ID = "buffer_test"
+"""Ids of the policy and of the buffer of the naive commander."""
 PAUSE = 10.0  # seconds at most from a failed evaluation to the next one, so that collecting can continue
 
 
@@ -154,3 +157,30 @@ class SoloParallelCommander(BaseParallelCommander):
         """Repeat an unfinished evaluation, at most ``pause`` seconds from now."""
         interval = self.config.system.coordinator.commander.eval_interval or 0.0
         self._evaluated_at = time.monotonic() - max(0.0, interval - pause)
+
+
+@PARALLEL_COMMANDER_REGISTRY.register("naive")
+class NaiveParallelCommander(BaseParallelCommander):
+    """A commander for tests: it returns tasks while the limit on concurrent tasks allows it, and makes no evaluations.
+
+    Its policy and buffer have constant ids.
+    """
+
+    @override
+    def get_collector_task(self) -> TaskInfo | None:
+        task_id = self._take_room(self.collector_task_space, "collector_task")
+        return None if task_id is None else self._collector_task(task_id, BUFFER_ID, [POLICY_ID], [True])
+
+    @override
+    def get_learner_task(self) -> TaskInfo | None:
+        task_id = self._take_room(self.learner_task_space, "learner_task")
+        has_learned = self._train_iter > 0
+        return None if task_id is None else self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=has_learned)
+
+    @override
+    def needed_policies(self) -> set[str]:
+        return {POLICY_ID}
+
+    @override
+    def collect_setting(self, env_step: int) -> dict[str, Any]:
+        return {"eps": 0.9}

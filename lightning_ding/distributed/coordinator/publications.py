@@ -132,7 +132,10 @@ class PublishedWeights:
             try:
                 content = json.loads(self._file.read_text())
                 snapshots, policies = set(content["snapshots"]), content["policies"].items()
-                published = {name: [_publication_of(one) for one in known] for name, known in policies}
+                published = {
+                    name: [Publication(**renamed(one, version="policy_version")) for one in known]
+                    for name, known in policies
+                }
             except (ValueError, TypeError, KeyError, AttributeError) as error:  # after a power failure
                 logger.error("%s is truncated, and the weights in it are lost: %s", self._file, error)
                 return
@@ -175,7 +178,3 @@ class PublishedWeights:
             self._is_written = False
             self.write()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _publication_of(saved: Any) -> Publication:
-    return Publication(**renamed(saved, version="policy_version"))

@@ -35,7 +35,7 @@ from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
-from lightning_ding.registry import check_imported, not_imported
+from lightning_ding.policy.base.saved_state import check_imported, not_imported
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A whole distributed run over Ray, on this machine or on a cluster."""
+"""A whole distributed run over Ray, on this machine or on a cluster, and its transport."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from lightning_ding.config import ConfigLike, resolve, to_dict
+from typing_extensions import override
+
+from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
 from lightning_ding.distributed.coordinator.resume_config import check_folder
 from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
-from lightning_ding.distributed.ray.channel import join_cluster
+from lightning_ding.distributed.ray.channel import RayChannel, join_cluster
 from lightning_ding.distributed.ray.collectors import Collectors, room_for_collectors
 from lightning_ding.distributed.ray.learner_ranks import (
     LearnerRanks,
@@ -26,9 +28,11 @@ from lightning_ding.distributed.ray.learner_ranks import (
     with_a_device_for_each_actor,
 )
 from lightning_ding.distributed.ray.pending import Pending
+from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.ray.worker_set import WorkerSet, not_restarted
-from lightning_ding.distributed.ray.workers import CoordinatorActor
+from lightning_ding.distributed.ray.workers import CoordinatorActor, RayServer
 from lightning_ding.distributed.stop_signals import collected
+from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
 from lightning_ding.utils.exit_codes import BY_SIGNAL
 
 logger = logging.getLogger(__name__)
@@ -219,3 +223,36 @@ class _Run:
         except errors.GetTimeoutError:
             logger.warning("the coordinator does not answer")
         return False
+
+
+class RayTransport(Transport):
+    """Actors of a Ray cluster, at ``system.ray_address`` or on this machine; Ray starts and restarts all processes."""
+
+    runs_alone: ClassVar[bool] = True
+
+    @override
+    def make_store(self, config: ParallelConfig) -> Store:
+        return RayStore(Path(config.main.exp_name) / "data", config.system.coordinator.max_block)
+
+    @override
+    def serve(self, config: ParallelConfig, handler: Handler, store: Store) -> Server:
+        assert isinstance(store, RayStore)
+        return RayServer(handler, store)
+
+    @override
+    def connect(self, config: ParallelConfig, host: str | None = None, port: int | None = None) -> Channel:
+        """Return a channel to the coordinator's actor; join the cluster first if this process has not.
+
+        Raises:
+            ImportError: If Ray is not installed.
+            ConnectionError: If there is no cluster at ``system.ray_address``.
+        """
+        require(host is None, "host", "None over Ray, which finds the coordinator by its name", host)
+        namespace = namespace_of(config.main.exp_name)
+        if not import_ray().is_initialized():
+            join_cluster(config.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
+        return RayChannel(namespace, config.system.reconnect_timeout, config.system.coordinator.max_block)
+
+    @override
+    def run(self, config: ParallelConfig, resume: bool = False) -> dict[str, Any]:
+        return run_on_ray(config, resume)

@@ -49,7 +49,8 @@ class ProcessSupervisor:
         self._processes = processes
         self._no_seeds: list[int | None] = [None] * num_envs
         self._restarts = on_env_error == "restart"
-        self._give_up_on = () if self._restarts else FATAL
+        self.give_up_on = () if self._restarts else FATAL
+        """Kinds of failures after which no other process is awaited."""
         self._limits: Limits = (reset_timeout, None)
         self._last_action: Callable[[int], Any] | None = None
 
@@ -71,13 +72,12 @@ class ProcessSupervisor:
             if process.env_ids in why and len(_chosen_in(process, chosen)) < len(process.env_ids):
                 process.lost = why[process.env_ids]
 
-    def step(self, actions: Any, rows: list[Any] | None, limits: Limits) -> list[EnvProcess]:
-        """Step all envs and return the processes that failed.
+    def send_step(self, actions: Any, rows: list[Any] | None) -> None:
+        """Ask all processes to step their envs.
 
         Args:
             actions: Actions as passed to the vector env, for errors.
             rows: Actions by env; None if they are in the shared memory.
-            limits: Time limits for the answers.
         """
         self._last_action = functools.partial(_row, actions) if rows is None else rows.__getitem__
         processes = self._processes.all
@@ -87,7 +87,6 @@ class ProcessSupervisor:
             process.send("step()", request)
         for process in processes:
             process.failure = process.failure or process.lost
-        return self._processes.gather(processes, limits, self._give_up_on)
 
     def ask_all(self, operation: str, requests: Sequence[tuple[Any, ...] | None], can_wait: bool = False) -> None:
         """Send a request to each process, wait for the answers, and raise if a process fails.
@@ -104,7 +103,7 @@ class ProcessSupervisor:
             asked.append(process)
             if process.is_alive:
                 process.ask(operation, request)
-        failed = self._processes.gather(asked, self._limits, self._give_up_on)
+        failed = self._processes.gather(asked, self._limits, self.give_up_on)
         if can_wait and self._restarts:
             failed = [process for process in failed if process.is_alive]
         if failed:
@@ -169,8 +168,9 @@ class ProcessSupervisor:
             if process.is_alive:
                 process.lost = process.lost if len(ids) < len(process.env_ids) else None
                 mask = np.isin(process.env_ids, ids)
-                process.ask("reset()", ("reset", seeds[process.rows], {**(options or {}), "reset_mask": mask}))
-        return self._processes.gather(asked, self._limits, self._give_up_on)
+                sent = options if mask.all() else {**(options or {}), "reset_mask": mask}  # {} stays {}
+                process.ask("reset()", ("reset", seeds[process.rows], sent))
+        return self._processes.gather(asked, self._limits, self.give_up_on)
 
     def _raise(self, failed: Sequence[EnvProcess], reason: str | None = None) -> None:
         """Raise the failures, and end all processes if a process is lost and not replaced, for the given reason."""

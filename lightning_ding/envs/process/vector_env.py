@@ -120,6 +120,8 @@ class ProcessVectorEnv(SettableEnvs):
         )
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._is_reset = False
+        self._is_sent = False  # whether the envs got actions, and the caller has not read what came of them
+        self._early: Step | None = None  # what came of them, if it was read before the caller asked for it
         self.lost_variables: list[str] = []
         """The parts that the last state of ``state_dict`` cannot contain, see ``envs.state.state.env_state``."""
 
@@ -140,11 +142,15 @@ class ProcessVectorEnv(SettableEnvs):
 
     def in_progress(self) -> str | None:
         """Return which envs have not answered a request yet, or None. Any thread may call this."""
+        if self._is_sent:  # nobody waits for them
+            return None
         pending = [env_id for process in self._processes.all if process.is_pending for env_id in process.env_ids]
         return f"envs {pending}, {self.env_name}, in their processes" if pending else None
 
     def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[Any, Info]:
         """Reset all envs, or those where ``options["reset_mask"]``, a boolean array of shape (N,), is true."""
+        if self._is_sent and "reset_mask" not in (options or {}):  # the episodes end, and with them the step
+            self._is_sent, self._early = False, None
         self._check_running()
         seeds = seeds_of(seed, self.num_envs)
         options, mask = without_mask(options, self.num_envs)
@@ -155,8 +161,13 @@ class ProcessVectorEnv(SettableEnvs):
         self._observations.take_some(processes, chosen)
         return self._observations.batch(self.copy), self._infos(processes, {})
 
-    def step(self, actions: Any) -> Step:
-        """Step all envs."""
+    def send(self, actions: Any) -> None:
+        """Give all envs their actions, and return at once; the next :meth:`step` waits for what comes of these.
+
+        What is asked of the envs until then waits for the end of their step.
+        """
+        if self._is_sent:
+            raise RuntimeError("the envs have got their actions: call step() to read what came of them")
         self._check_running()
         if not self._is_reset:
             raise ResetNeeded("call reset() before step()")
@@ -169,8 +180,24 @@ class ProcessVectorEnv(SettableEnvs):
             rows = list(iterate(self.action_space, actions))
             require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))
         else:
-            put_actions(self._processes.all, leaves)
-        failed = self._supervisor.step(actions, rows, (self._step_timeout, self._reset_timeout))
+            for process in self._processes.all:
+                for column, leaf in zip(process.block.action if process.block else [], leaves, strict=False):
+                    column[...] = leaf[process.rows]
+        self._supervisor.send_step(actions, rows)
+        self._is_sent = True
+
+    def step(self, actions: Any) -> Step:
+        """Step all envs, with the actions that :meth:`send` has given them, if it was called before."""
+        if not self._is_sent:
+            self.send(actions)
+        elif self.closed or self._processes.is_closed:
+            raise ClosedEnvironmentError(f"{self} was closed after its envs got their actions")
+        elif self._early is not None:
+            early, self._early, self._is_sent = self._early, None, False
+            return early
+        self._is_sent = False
+        limits = self._step_timeout, self._reset_timeout
+        failed = self._processes.gather(self._processes.all, limits, self._supervisor.give_up_on)
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
         faults = self._observations.fault_infos(failed, same_step)
         if failed:
@@ -288,6 +315,8 @@ class ProcessVectorEnv(SettableEnvs):
     def _check_running(self) -> None:
         if self.closed or self._processes.is_closed:
             raise ClosedEnvironmentError(f"{self} is closed, or was ended because a process failed")
+        if self._is_sent and self._early is None:
+            self._early, self._is_sent = self.step(None), True
         self._supervisor.finish_pending()
 
 
@@ -377,13 +406,6 @@ class Observations:
             leaf[rows] = column[rows.start - first : rows.stop - first]
         if self._layout is None:
             self._items[rows] = process.answer[1][rows.start - first : rows.stop - first]
-
-
-def put_actions(processes: Sequence[EnvProcess], leaves: Sequence[NDArray[Any]]) -> None:
-    """Write the leaves of actions, each with leading axis N, into the memory shared with the processes."""
-    for process in processes:
-        for column, leaf in zip(process.block.action if process.block else [], leaves, strict=False):
-            column[...] = leaf[process.rows]
 
 
 def outcomes(processes: Sequence[EnvProcess]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:

@@ -29,11 +29,10 @@ from lightning_ding.envs.answers import (
     INDICES,
     BrokenEnvError,
     call_method,
-    is_of_env,
     layout_of,
     name_of,
-    named_error,
 )
+from lightning_ding.envs.faults import is_of_env, named_error
 from lightning_ding.envs.infos import Columns, InfoBlock
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
@@ -226,8 +225,8 @@ class EnvWorker:
         for name, *arguments in settings:
             getattr(self, name)(*arguments)
 
-    def reset(self, seeds: list[int | None], options: Info) -> Outcome | None:
-        """Reset the envs in ``options["reset_mask"]``, with a seed for each env."""
+    def reset(self, seeds: list[int | None], options: Info | None) -> Outcome | None:
+        """Reset all envs, or those in ``options["reset_mask"]``, with a seed for each env."""
         infos: Any = self._envs.reset(seed=seeds, options=options)[1]
         return self._outcome(infos)
 

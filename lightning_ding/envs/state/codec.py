@@ -24,6 +24,7 @@ from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers.utils import RunningMeanStd
 
+from lightning_ding.envs.state import attributes
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor
 from lightning_ding.envs.state.simulators import (
     is_rendering,
@@ -33,7 +34,6 @@ from lightning_ding.envs.state.simulators import (
     simulator_name,
     simulator_parts,
 )
-from lightning_ding.envs.state.variables import attributes
 
 MUTABLE = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")

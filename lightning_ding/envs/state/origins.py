@@ -5,14 +5,18 @@ A run needs no more than this until it saves the state of its envs; that is in `
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from lightning_ding.envs.state.variables import Variables, attributes
+from lightning_ding.envs.state import LIBRARIES, attributes, package_of
+
+if TYPE_CHECKING:
+    from lightning_ding.envs.state.variables import Variables
 
 
 class Origin:
@@ -25,8 +29,9 @@ class Origin:
     def __init__(self, layer: Any) -> None:
         self.attributes = sorted(attributes(layer))
         """Names of the attributes of the env."""
-        self.variables = Variables(type(layer))
-        values = {label: one.value for label, one in self.variables.all().items()}
+        self._kind = type(layer)
+        are_of_libraries = all(package_of(base.__module__) in LIBRARIES for base in self._kind.__mro__)
+        values = {} if are_of_libraries else {label: one.value for label, one in self.variables.all().items()}
         self.fingerprints: dict[str, bytes] = {}
         self.copies: dict[str, Any] = {}
         """Encodings of the values that are small."""
@@ -35,6 +40,13 @@ class Origin:
 
             self.fingerprints = {label: fingerprint(value) for label, value in values.items()}
             self.copies = {label: coded for label, value in values.items() for coded in copies(value, label)}
+
+    @functools.cached_property
+    def variables(self) -> Variables:
+        """The variables; there are none if the class and its bases are of libraries."""
+        from lightning_ding.envs.state.variables import Variables
+
+        return Variables(self._kind)
 
 
 origins: dict[type, Origin] = {}

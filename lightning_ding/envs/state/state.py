@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from lightning_ding.envs.checks import EnvMaker
+from lightning_ding.envs.state import attributes
 from lightning_ding.envs.state.codec import from_plain, to_plain
 from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
 from lightning_ding.envs.state.origins import chain, envs_in, has_state_dict, layers_of
@@ -30,7 +31,6 @@ from lightning_ding.envs.state.surroundings import (
     load_surroundings,
     read_surroundings,
 )
-from lightning_ding.envs.state.variables import attributes
 
 State = dict[str, Any]
 Fingerprint = list[dict[str, str]]
@@ -67,7 +67,7 @@ def env_state(env: VectorEnv) -> State:
         "made": [_fingerprint(one) for one in (env, *envs)],
         "surroundings": read_surroundings(layers, memo),
     }
-    state["envs"] = _read_all(envs, name, memo)
+    state["envs"] = [[_read(layer, name, memo) for layer in chain(one)] for one in envs]
     is_sync = isinstance(core, SyncVectorEnv)  # it holds the last observations of its envs until the next step
     with memo.copies() if is_sync else nullcontext():
         state["core"] = _read(core, name, memo)
@@ -98,7 +98,8 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     _check_wrappers(envs, state["envs"], name)
     check_fingerprints(state.get("made", []), [_fingerprint(one) for one in (env, *envs)], name)
     decoded: dict[int, Any] = {}
-    _load_surroundings(layers_of(env), state, decoded)
+    if "surroundings" in state:  # not in states of older versions
+        load_surroundings(layers_of(env), state["surroundings"], decoded)
     _write_all(envs, state["envs"], name, decoded)
     _write(core, state["core"], name, decoded)
     for wrapper, saved in zip(wrappers, state["wrappers"], strict=True):
@@ -127,15 +128,6 @@ def _processes(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the states of env processes."""
     if layer["class"] == "ProcessVectorEnv":
         yield from from_plain(layer["asked"])["processes"]
-
-
-def _load_surroundings(layers: Sequence[Any], state: State, decoded: dict[int, Any]) -> None:
-    if "surroundings" in state:  # not in states of older versions
-        load_surroundings(layers, state["surroundings"], decoded)
-
-
-def _read_all(envs: Sequence[Any], name: str, memo: Memo) -> list[list[State]]:
-    return [[_read(layer, name, memo) for layer in chain(one)] for one in envs]
 
 
 def _write_all(envs: Sequence[Any], states: Sequence[Sequence[State]], name: str, decoded: dict[int, Any]) -> None:

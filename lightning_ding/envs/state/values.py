@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from lightning_ding.envs.state import attributes
 from lightning_ding.envs.state.codec import to_plain
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor, size_of
-from lightning_ding.envs.state.variables import GONE, attributes
+from lightning_ding.envs.state.variables import GONE
 
 SHARED = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 """Objects that an env may share with a variable, so that a change of one changes the other."""

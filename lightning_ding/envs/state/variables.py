@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-LIBRARIES = frozenset({"gymnasium", "lightning", "lightning_ding", "numpy", "torch", *sys.stdlib_module_names})
-"""Packages that hold no state of an env."""
+from lightning_ding.envs.state import LIBRARIES, package_of
+
 INSTALLED = ("site-packages", "dist-packages")
 CALLABLE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -61,7 +61,7 @@ class Variables:
     """The variables of a class.
 
     They are the attributes of the class and its bases, the variables of modules that their methods name, and the same
-    of functions and classes that these methods name. The packages in :data:`LIBRARIES` are left out, and so are
+    of functions and classes that these methods name. The packages in ``LIBRARIES`` are left out, and so are
     installed packages other than those of the class and its bases.
 
     Args:
@@ -69,7 +69,7 @@ class Variables:
     """
 
     def __init__(self, kind: type) -> None:
-        self._packages = {_package(base.__module__) for base in kind.__mro__}
+        self._packages = {package_of(base.__module__) for base in kind.__mro__}
         self._classes: dict[str, type] = {}
         self._found: dict[str, Variable] = {}
         queue: list[Any] = list(kind.__mro__)
@@ -114,10 +114,6 @@ class Variables:
         return below
 
 
-def _package(module: str | None) -> str:
-    return (module or "builtins").partition(".")[0]
-
-
 @functools.cache
 def _is_installed(package: str) -> bool:
     path = getattr(sys.modules.get(package), "__file__", None) or ""
@@ -125,7 +121,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _is_library(module: str | None, packages: set[str]) -> bool:
-    package = _package(module)
+    package = package_of(module)
     return package in LIBRARIES or (package not in packages and _is_installed(package))
 
 
@@ -162,21 +158,3 @@ def _names_in(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
             below = _names_in(inner)
             names, stored, members = names | below[0], stored | below[1], members | below[2]
     return names, stored, members
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, by name, including those in ``__slots__``."""
-    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            slot = vars(kind).get(_mangled(name, kind))
-            if isinstance(slot, types.MemberDescriptorType) and hasattr(value, slot.__name__):
-                found[slot.__name__] = getattr(value, slot.__name__)
-    return found
-
-
-def _mangled(name: str, kind: type) -> str:
-    """Return the name of a slot in the namespace of its class, which differs for ``__private`` ones."""
-    is_private = name.startswith("__") and not name.endswith("__")
-    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name

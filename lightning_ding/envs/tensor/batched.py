@@ -5,9 +5,11 @@ Shapes: N envs, K numbers of the state of an env.
 
 from __future__ import annotations
 
+import copy
+import functools
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from gymnasium import spaces
@@ -17,6 +19,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_ding.config import require
+
+if TYPE_CHECKING:
+    from lightning_ding.utils.compiled import CompiledFunction
 
 
 class BatchedEnv(VectorEnv[Any, Any, Any]):
@@ -54,6 +59,7 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.state = torch.zeros(self.size, num_envs, device=self.device)
         self.elapsed = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
+        self._compiled: CompiledFunction | None = None
         self._generator = torch.Generator(self.device)
         self._generator.seed()
 
@@ -107,17 +113,59 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
             Observations, rewards, terminated, truncated, and an info with ``final_obs``: the observations before envs
             were reset, leading axis N, and ``_final_obs``: where an episode ended, shape (N,).
         """
+        code = self._compiled
+        found = self._stepped(actions) if code is None or code.has_failed else self._compiled_step(code, actions)
+        self.state, self.elapsed, obs, reward, terminated, truncated, final_obs, ended = found
+        return obs, reward, terminated, truncated, {"final_obs": final_obs, "_final_obs": ended}
+
+    def _stepped(self, actions: Tensor) -> tuple[Tensor, ...]:
+        """Return the state and the elapsed steps after a step of all envs, and its results."""
         state, reward, terminated = self._advance(self.state, actions)
         elapsed = self.elapsed + 1
         truncated = elapsed >= self.max_episode_steps
         ended = terminated | truncated
-        self.state = torch.where(ended, self._new_states(), state)
-        self.elapsed = elapsed.masked_fill_(ended, 0)
-        info = {"final_obs": self._observe(state), "_final_obs": ended}
-        return self._observe(self.state), reward, terminated, truncated, info
+        later = torch.where(ended, self._new_states(), state)
+        elapsed = elapsed.masked_fill_(ended, 0)
+        return later, elapsed, self._observe(later), reward, terminated, truncated, self._observe(state), ended
 
     def _new_states(self) -> Tensor:
-        return self._first_state(torch.rand(self.size, self.num_envs, generator=self._generator, device=self.device))
+        return self._first_state(self._uniform())
+
+    def _uniform(self) -> Tensor:
+        return torch.rand(self.size, self.num_envs, generator=self._generator, device=self.device)
+
+    # ------------------------------------------------------------------ compiled steps
+
+    def compile_steps(self) -> CompiledFunction:
+        """Step by compiled code from now on, and return it; the results are the same up to rounding.
+
+        An attribute that is set to another value that is no tensor has the code compiled again.
+        """
+        from lightning_ding.utils.compiled import CompiledFunction
+
+        code = CompiledFunction(f"steps of {type(self).__name__}", functools.partial(_step_of, self))
+        if type(self)._new_states is not BatchedEnv._new_states:
+            code.give_up("it has its own _new_states")
+        self._compiled = code
+        return code
+
+    def _compiled_step(self, code: CompiledFunction, actions: Tensor) -> tuple[Tensor, ...]:
+        own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        uniform = self._uniform()
+        found: tuple[Tensor, ...] | None = code({"own": own, "actions": actions, "uniform": uniform})
+        if found is None:  # it cannot be compiled, and these random numbers are drawn
+            vars(self)["_uniform"] = lambda: uniform
+            found = self._stepped(actions)
+            del vars(self)["_uniform"]
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; compiled code has those that are no tensors as constants."""
+        code, old = vars(self).get("_compiled"), vars(self).get(name)
+        super().__setattr__(name, value)
+        is_same = value is old or (isinstance(value, (int, float, str)) and type(value) is type(old) and value == old)
+        if code is not None and name != "_compiled" and not isinstance(value, Tensor) and not is_same:
+            code.forget()
 
     # ------------------------------------------------------------------ state
 
@@ -129,3 +177,19 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         """Restore what ``state_dict`` returned."""
         self.state, self.elapsed = (state[name].to(self.device, copy=True) for name in ("state", "elapsed"))
         self._generator.set_state(state["generator"].cpu())
+
+
+def _step_of(env: BatchedEnv, batch: dict[str, Any], given: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Return what a step of an env gives for its attributes that are tensors, actions and random numbers.
+
+    Raises:
+        RuntimeError: If the step sets an attribute, which compiled code would not do.
+    """
+    shadow = copy.copy(env)
+    vars(shadow).update(batch["own"], _uniform=lambda: batch["uniform"])
+    before = dict(vars(shadow))
+    found = shadow._stepped(batch["actions"])
+    changed = [name for name, value in vars(shadow).items() if value is not before.get(name)]
+    if changed:
+        raise RuntimeError(f"a step sets {', '.join(changed)}")
+    return found

@@ -1,4 +1,4 @@
-"""Envs of gymnax and Brax as batches of arrays of JAX, whose memory the tensors of torch share.
+"""Envs of gymnax, Brax and MuJoCo Playground as batches of arrays of JAX, whose memory the tensors of torch share.
 
 A step of all N envs, with its resets, is one jitted function. The final observation is handed over, and a time limit
 truncates.
@@ -9,7 +9,7 @@ Shapes: N envs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -18,6 +18,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from lightning_ding.config import require
+
+SEEN = "state"
+"""The entry of several observations that a policy sees, in MuJoCo Playground."""
 
 
 class JaxEnv:
@@ -55,6 +58,8 @@ class JaxEnv:
         ended = terminated | truncated
 
         def chosen(first: Any, later: Any) -> Any:
+            if later.shape[:1] != ended.shape:  # MuJoCo Playground has some that all envs share
+                return later
             return jnp.where(ended.reshape(-1, *[1] * (later.ndim - 1)), first, later)
 
         obs = self._jax.tree.map(chosen, first_obs, final)
@@ -137,25 +142,58 @@ class BraxEnv(JaxEnv):
     def __init__(
         self, name: str, num_envs: int = 1, episode_length: int = 1000, env_kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        envs = _package("brax.envs")
-        self._env, self._length = envs.get_environment(name, **(env_kwargs or {})), episode_length
+        self._use(_package("brax.envs").get_environment(name, **(env_kwargs or {})), num_envs, episode_length)
+
+    def _use(self, env: Any, num_envs: int, episode_length: int) -> None:
+        require(episode_length >= 1, "episode_length", ">= 1", episode_length)
+        self._env, self._length = env, episode_length
         super().__init__(num_envs)
-        self.single_observation_space = spaces.Box(-np.inf, np.inf, (self._env.observation_size,), np.float32)
-        self.single_action_space = spaces.Box(-1.0, 1.0, (self._env.action_size,), np.float32)
+        size = env.observation_size
+        shape = size[SEEN] if isinstance(size, Mapping) else size
+        shape = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, shape, np.float32)
+        self.single_action_space = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+
+    def _seen(self, state: Any) -> Any:
+        return state.obs[SEEN] if isinstance(state.obs, Mapping) else state.obs
 
     def _reset_all(self, key: Any) -> tuple[Any, Any]:
         state = self._jax.vmap(self._env.reset)(self._jax.random.split(key, self.num_envs))
-        return state.obs, (state, self._jax.numpy.zeros(self.num_envs, "int32"))
+        return self._seen(state), (state, self._jax.numpy.zeros(self.num_envs, "int32"))
 
     def _advance(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         inner, steps = state
         after = self._jax.vmap(self._env.step)(inner, action)
         steps = steps + 1
-        return after.obs, (after, steps), after.reward, after.done.astype(bool), steps >= self._length
+        return self._seen(after), (after, steps), after.reward, after.done.astype(bool), steps >= self._length
 
 
-def _package(name: str) -> Any:
-    """Return a module of a package that is not installed with this one.
+class PlaygroundEnv(BraxEnv):
+    """N envs of MuJoCo Playground, such as ``CartpoleBalance``; the id ``playground:CartpoleBalance`` makes them.
+
+    Of observations with several entries, the policy sees ``state``.
+
+    Args:
+        name: Name of the env.
+        num_envs: Number of envs N, >= 1.
+        episode_length: Steps after which an episode is truncated, >= 1; None means those of the env's config.
+        config_overrides: Entries of the env's config that differ from its defaults, such as ``impl``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_envs: int = 1,
+        episode_length: int | None = None,
+        config_overrides: Mapping[str, Any] | None = None,
+    ) -> None:
+        registry = _package("mujoco_playground", "playground").registry
+        length = registry.get_default_config(name).episode_length if episode_length is None else episode_length
+        self._use(registry.load(name, config_overrides=dict(config_overrides or {})), num_envs, length)
+
+
+def _package(name: str, package: str | None = None) -> Any:
+    """Return a module of a package that is not installed with this one, and may have another name.
 
     Raises:
         ImportError: If it is not installed.
@@ -163,7 +201,7 @@ def _package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
+        package = package or name.partition(".")[0]
         raise ImportError(f"envs of JAX need the package {package!r}: pip install {package} ({error})") from error
 
 

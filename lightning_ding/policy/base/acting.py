@@ -58,7 +58,7 @@ class ActionSelector:
             batch = nested.to_tensor(obs, keeps) if ids is None else nested.stack([obs[i] for i in ids])
         if torch.device(device).type != "cpu":
             batch = nested.to(batch, device)
-        with torch.no_grad(), self._in_eval_mode, self.precision():
+        with torch.set_grad_enabled(False), self._in_eval_mode, self.precision():  # no_grad() makes 8 calls, not 3
             output = function(self._normaliser.normalise_obs(batch), **kwargs)
         return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
 

@@ -110,31 +110,31 @@ class AttributesAndModes(PolicyAttributes):
         """The methods that a learner uses."""
         own = cast(Any, self)
         first = (own.learner.update_and_check, own._reset_learn, own.__repr__, own._monitor_vars_learn)
-        return LearnMode(*first, *self._by_name, own._state_dict_learn, own._load_state_dict_learn)
+        return LearnMode(
+            *first, self.get_attribute, self.set_attribute, own._state_dict_learn, own._load_state_dict_learn
+        )
 
     @property
     def collect_mode(self) -> CollectMode:
         """The methods that a collector uses."""
         own = cast(Any, self)
         first = (own._collect, own._transition, own._get_train_sample, own._reset_collect)
-        return CollectMode(*first, *self._by_name, own._state_dict_collect, own._load_state_dict_collect)
+        return CollectMode(
+            *first, self.get_attribute, self.set_attribute, own._state_dict_collect, own._load_state_dict_collect
+        )
 
     @property
     def eval_mode(self) -> EvalMode:
         """The methods that an evaluator uses."""
         own = cast(Any, self)
-        first = (own._evaluate, own._reset_eval)
-        return EvalMode(*first, *self._by_name, own._network_state, own._load_network_state)
+        by_name = (self.get_attribute, self.set_attribute)
+        return EvalMode(own._evaluate, own._reset_eval, *by_name, own._network_state, own._load_network_state)
 
     @property
     def command_mode(self) -> CommandMode:
         """The methods that a commander uses; a policy with this mode alone has no network."""
         own = cast(Any, self)
         return CommandMode(own._get_setting_learn, own._get_setting_collect, own._get_setting_eval)
-
-    @property
-    def _by_name(self) -> tuple[Callable[[str], Any], Callable[[str, Any], None]]:
-        return self.get_attribute, self.set_attribute
 
     def get_attribute(self, name: str) -> Any:
         """Return an attribute of :class:`PolicyAttributes`, the result of ``_get_<name>()``, or ``_<name>``.

@@ -7,10 +7,11 @@ compile. So any optimizer works, and its state does not depend on whether an upd
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,15 +20,26 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from lightning_ding import nested
-from lightning_ding.utils.private_api import Compiled, pytree, tensor_dicts
+from lightning_ding.utils.compiled import (
+    MOST_CODES,
+    Batch,
+    Compiled,
+    CompiledFunction,
+    Place,
+    has_one_length,
+    nest,
+    paths_of,
+    read,
+    structure_of,
+)
+from lightning_ding.utils.private_api import pytree, tensor_dicts
 
 logger = logging.getLogger(__name__)
 
-Batch = dict[str, Any]
 LossFunction = Callable[[Any], tuple[Tensor, dict[str, Any]]]  # of a typed minibatch
 AUTO_UPDATES = 20_000  # from which on compile="auto" compiles, see docs/results.md
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-MOST_CODES = 8  # compiled for one structure of batches; each takes seconds
+ACTING = ("_forward_collect", "_logit", "_distribution", "_draw", "_to_env")  # methods that compiled acting is made of
 SMALLEST = 64  # trained numbers; compiling a loss takes seconds, and saves nothing for a temperature
 
 
@@ -52,12 +64,16 @@ class Compiler:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._gradients: dict[Any, CompiledGradient | None] = {}
+        self.functions: dict[Any, CompiledFunction] = {}
+        """Functions of the policy and of its envs without gradient."""
+        self._acts: bool | None = None  # whether it acts by compiled code; None before the first time
         self._has_failed = False
 
     @property
     def seconds(self) -> float:
         """Time that compiling has taken so far, with the first update of each kind."""
-        return sum(gradient.seconds for gradient in self._gradients.values() if gradient is not None)
+        made = [*self._gradients.values(), *self.functions.values()]
+        return sum(one.seconds for one in made if one is not None)
 
     def differentiate(
         self, loss: LossFunction, batch: Batch, parameters: Sequence[Tensor], direct: bool
@@ -85,6 +101,51 @@ class Compiler:
         except Exception as error:  # whatever the compiler stumbles over; an error of the loss itself comes again
             self._give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
             return None
+
+    def call(self, method: Callable[..., Any], obs: Any, sized: bool = False, **settings: Tensor) -> Any:
+        """Return the result of a method of the policy, by compiled code where that works.
+
+        Args:
+            method: A function of tensors and of the policy's tensors, without gradient, which changes nothing.
+            obs: Its argument, nested tensors.
+            sized: Whether the leading axis of ``obs`` may have any length, with one code.
+            settings: Further arguments.
+        """
+        key: Any = method.__func__  # type: ignore[attr-defined]
+        function = self.functions.get(key)
+        if function is None:
+            caller = _Caller(self._module, functools.partial(_with_settings, method))
+            run = functools.partial(_call_with, caller)
+            name, owned = f"calls of {key.__qualname__}", dict(_owned_tensors(caller))
+            function = self.functions[key] = CompiledFunction(name, run, owned, sized)
+        found = function({"obs": obs, "settings": settings})
+        return method(obs, **settings) if found is None else found
+
+    def act(self, obs: Any, settings: Mapping[str, Any]) -> Any:
+        """Return what ``_collect`` of the policy does, by compiled code if acting consists of this package's methods.
+
+        Args:
+            obs: B observations as tensors.
+            settings: Arguments of ``_forward_collect``: numbers and tensors.
+        """
+        policy: Any = self._module
+        if self._acts is None:
+            own = [name for name in ACTING if not _is_of_package(policy, name)]
+            self._acts = getattr(policy, "compiles_acting", False) and not own
+            if own:
+                rank_zero_info(f"acting is not compiled, because {type(policy).__name__} has its own {', '.join(own)}")
+        if not self._acts:
+            return policy._collect(obs, **settings)
+        policy._require_field("collect")
+        return policy._action_selector(self._act, obs, policy.device, **settings)
+
+    def _act(self, obs: Any, **settings: Any) -> Any:
+        policy: Any = self._module
+        given: dict[str, Any] = {
+            name: value if isinstance(value, Tensor) else torch.full((), value, device=policy.device)
+            for name, value in settings.items()
+        }
+        return self.call(policy._forward_collect, obs, **given)
 
     def _give_up(self, reason: str) -> None:
         self._has_failed = True
@@ -163,7 +224,7 @@ class CompiledGradient:
             None if there is no code for batches like this one, and as many codes as there may be.
         """
         form: list[Any] = []
-        leaves = _read(batch, form)
+        leaves = read(batch, form)
         code = self._latest
         if code is None or code.form != form or code.kind != self._kind:
             code = self._latest = self._code_for(batch)
@@ -171,8 +232,8 @@ class CompiledGradient:
 
     def _code_for(self, batch: Batch) -> _Code | None:
         """Return code for batches like this one, compiled now if there is none; None after ``MOST_CODES`` codes."""
-        structure, lengths = _structure(batch), tuple([len(leaf) for leaf in nested.leaves(batch) if leaf.ndim])
-        code = self._code.get((structure, lengths)) or self._code.get((structure, _has_one_length(lengths)))
+        structure, lengths = structure_of(batch), tuple([len(leaf) for leaf in nested.leaves(batch) if leaf.ndim])
+        code = self._code.get((structure, lengths)) or self._code.get((structure, has_one_length(lengths)))
         if code is None and self._codes_of[structure] >= MOST_CODES:
             self._warn()
         elif code is None or code.kind != self._kind:
@@ -192,7 +253,7 @@ class CompiledGradient:
         return first.dtype, first.device, torch.is_autocast_enabled(first.device.type)
 
     def _compiled(self, batch: Batch, structure: Any, lengths: tuple[int, ...]) -> _Code:
-        is_general = structure in self._codes_of and _has_one_length(lengths)
+        is_general = structure in self._codes_of and has_one_length(lengths)
         begin = time.perf_counter()
         rank_zero_info(f"compiling an update with {self._name}; the first time on a machine takes some seconds")
         code = _Code(self._caller, self._parameters, batch, self._kind, is_general)
@@ -219,10 +280,10 @@ class _Code:
     def __init__(self, caller: _Caller, parameters: list[Tensor], batch: Batch, kind: Any, is_general: bool) -> None:
         self.kind = kind
         self.form: list[Any] = []
-        _read(batch, self.form)
+        read(batch, self.form)
         self._report: Any = None
         self._report_names: tuple[str, ...] | None = None  # of a report that is a flat dict of tensors
-        owned, paths = dict(_owned_tensors(caller)), list(_paths(batch))
+        owned, paths = dict(_owned_tensors(caller)), list(paths_of(batch))
         state = {name: owner[key].detach() for name, (owner, key) in owned.items()}
         name_of = {id(owner[key]): name for name, (owner, key) in owned.items()}
         names = [name_of[id(parameter)] for parameter in parameters]
@@ -233,7 +294,7 @@ class _Code:
 
         def differentiate(*tensors: Tensor) -> list[Any]:
             given = {name: tensor.detach() for name, tensor in zip(owned, tensors, strict=False)}
-            arguments = _nest(paths, tensors[len(owned) :])
+            arguments = nest(paths, tensors[len(owned) :])
 
             def loss_of(some: dict[str, Tensor]) -> Any:
                 return functional_call(caller, given | some, (arguments,))
@@ -248,7 +309,7 @@ class _Code:
 
         leaves = [leaf.contiguous() for leaf in nested.leaves(batch)]
         sized = [False] * len(owned) + [is_general] * len(leaves)
-        self._compiled = Compiled(differentiate, [*state.values(), *leaves], sized)
+        self._compiled = Compiled(differentiate, [*state.values(), *leaves], sized, len(owned))
         places = list(owned.values())
         self._owned = [places[place] for place in self._compiled.used if place < len(owned)]
         self._places = [place - len(owned) for place in self._compiled.used if place >= len(owned)]
@@ -281,6 +342,22 @@ class _Caller(nn.Module):
         return self.loss(batch)
 
 
+def _with_settings(method: Callable[..., Any], batch: Batch) -> Any:
+    return method(batch["obs"], **batch.get("settings", {}))
+
+
+def _call_with(caller: _Caller, batch: Batch, given: dict[str, Tensor]) -> Any:
+    return functional_call(caller, given, (batch,))
+
+
+def _is_of_package(policy: Any, name: str) -> bool:
+    """Return whether a method of a policy, if it has one of this name, is this package's."""
+    method = getattr(type(policy), name, None)
+    return name not in vars(policy) and (
+        method is None or method.__module__.startswith(f"{__package__.split('.')[0]}.")
+    )
+
+
 def _which_are_read(caller: _Caller, state: dict[str, Tensor], names: Sequence[str], batch: Batch) -> list[bool]:
     """Return for each named parameter whether the loss depends on it, from an eager pass that changes nothing."""
     copied = {name: tensor.clone() for name, tensor in state.items()}
@@ -297,7 +374,7 @@ def _layout(parameter: Tensor) -> torch.memory_format:
     raise ValueError(f"parameters must be contiguous, got one with strides {parameter.stride()}")
 
 
-def _owned_tensors(module: nn.Module) -> Iterator[tuple[str, tuple[dict[str, Any], str]]]:
+def _owned_tensors(module: nn.Module) -> Iterator[tuple[str, Place]]:
     """Yield the name of each parameter and buffer of a module, and the dict with the key where it is found."""
     seen: set[int] = set()
     for prefix, below in module.named_modules():
@@ -306,48 +383,3 @@ def _owned_tensors(module: nn.Module) -> Iterator[tuple[str, tuple[dict[str, Any
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{prefix}.{name}", (owner, name)
-
-
-def _read(batch: Batch, form: list[Any]) -> list[Tensor]:
-    """Return the leaves of a batch, and add to ``form`` its names and the shapes and types of its leaves."""
-    leaves: list[Tensor] = []
-    form.append(len(batch))
-    for name, value in batch.items():
-        if isinstance(value, dict):
-            form.append(name)
-            leaves += _read(value, form)
-        else:
-            form.append((name, value.shape, value.dtype))
-            leaves.append(value)
-    return leaves
-
-
-def _has_one_length(lengths: tuple[int, ...]) -> bool:
-    """Return whether code for batches of any length can take this one; the compiler takes 0 and 1 as constants."""
-    return lengths[:1] > (1,) and len(set(lengths)) == 1
-
-
-def _structure(batch: Any) -> Any:
-    if isinstance(batch, dict):
-        return tuple([(name, _structure(below)) for name, below in batch.items()])
-    return batch.dtype, batch.shape[1:]
-
-
-def _paths(batch: Batch) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that lead to each leaf, in the order of :func:`nested.leaves`."""
-    for name, below in batch.items():
-        if isinstance(below, dict):
-            yield from ((name, *path) for path in _paths(below))
-        else:
-            yield (name,)
-
-
-def _nest(paths: list[tuple[str, ...]], leaves: Sequence[Tensor]) -> Batch:
-    """Return the batch with these leaves."""
-    batch: Batch = {}
-    for (*path, name), leaf in zip(paths, leaves, strict=True):
-        below = batch
-        for key in path:
-            below = below.setdefault(key, {})
-        below[name] = leaf
-    return batch

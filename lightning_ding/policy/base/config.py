@@ -141,8 +141,8 @@ class PolicyConfig:
     IS_MARKED: ClassVar[bool] = True  # a whole config without the mark is of an older version
 
     compile: bool | Literal["auto"] = False
-    """Compile the loss of an update and its gradient with TorchInductor; eager where that fails. ``auto`` compiles in
-    fits that make at least 20,000 updates, and not convolutions on a CPU."""
+    """Compile the loss of an update and its gradient with TorchInductor, and acting in tensor envs; eager where that
+    fails. ``auto`` compiles in fits that make at least 20,000 updates, and not convolutions on a CPU."""
     on_non_finite: Literal["raise", "warn", "skip_update"] = "raise"
     """How an update whose loss or gradient is NaN or infinite is treated: ``raise`` skips it and raises an error;
     ``warn`` makes it and logs a warning; ``skip_update`` skips it, up to 100 times in a row. Files that reproduce

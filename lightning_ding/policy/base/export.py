@@ -77,7 +77,9 @@ class ActionGraph(nn.Module):
         super().__init__()
         observation_space, self.action_space = spaces_of_policy(policy)
         memory, name = policy.new_memory("eval"), type(policy).__name__
-        require(_is_own_form(policy), "policy", "one of this package's algorithms, to be written as a graph", name)
+        require(
+            not policy.has_dict_config, "policy", "one of this package's algorithms, to be written as a graph", name
+        )
         fits = all(isinstance(one, EnvStates) for one in memory.values())
         way = "; policy.actor() keeps the last steps that others act on, and format='safetensors' writes them"
         require(fits, "policy", f"one whose memory, if any, is a recurrent state, to be written as a graph{way}", name)
@@ -90,7 +92,9 @@ class ActionGraph(nn.Module):
         self.examples = nested.apply(self._as_input, _examples(observation_space))
         if self.memory_name is not None:
             self.examples[STATE] = policy.model.first_state(EXAMPLE_SIZE).detach()
-        self.outputs = [*_output_names(self.action_space), *([NEXT_STATE] if STATE in self.examples else [])]
+        space = self.action_space
+        names = [f"action/{name}" for name in space.spaces] if isinstance(space, spaces.Dict) else ["action"]
+        self.outputs = [*names, *([NEXT_STATE] if STATE in self.examples else [])]
 
     def _as_input(self, x: Tensor) -> Tensor:
         """Return numbers of double precision in single precision, unless the observations that were seen need it."""
@@ -124,10 +128,6 @@ class _GivenState:
     def write(self, env_ids: Any, state: Any) -> None:
         """Keep the state after the observation."""
         self.after = state
-
-
-def _is_own_form(policy: Any) -> bool:
-    return not policy.has_dict_config
 
 
 def _copy_on_cpu(policy: Any) -> Any:
@@ -167,10 +167,6 @@ def _examples(space: spaces.Space[Any], name: str = "obs") -> dict[str, Tensor]:
 
 def _as_single(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float16 else x
-
-
-def _output_names(space: spaces.Space[Any]) -> list[str]:
-    return [f"action/{name}" for name in space.spaces] if isinstance(space, spaces.Dict) else ["action"]
 
 
 def _actions(action: Any, space: spaces.Space[Any]) -> list[Tensor]:

@@ -11,7 +11,6 @@ weights are still those from before it.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,36 +25,10 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import NO_CLIP, GradClip
 from lightning_ding.utils.private_api import can_skip_on_device, note_non_finite
 
-logger = logging.getLogger(__name__)
-
 OnNonFinite = Literal["raise", "warn", "skip_update"]
 MODES: tuple[OnNonFinite, ...] = ("raise", "warn", "skip_update")
-MAX_SKIPPED = 100  # steps of one optimizer in a row; a run that never recovers must end
 READ_AT_ONCE = ("cpu",)  # types of devices from which reading a number costs nothing
 MAX_UNSEEN = 16  # unchecked updates on a device; each of them keeps its minibatch
-
-
-class NonFiniteError(RuntimeError):
-    """The loss or the gradient of an update is NaN or infinite.
-
-    Args:
-        message: Text that contains all of this.
-        update: Number of the update, from 0: ``progress.train_iter`` before it.
-        loss: The loss, averaged over ranks.
-        norm: The norm of the gradient, averaged over ranks; None if it is no longer known.
-        parameter: The first parameter whose gradient is not finite; None if there is none or it is not known.
-        folder: Folder of the dump, see :func:`load_dump`; None if there is none.
-    """
-
-    def __init__(
-        self, message: str, update: int, loss: float, norm: float | None, parameter: str | None, folder: Path | None
-    ) -> None:
-        super().__init__(message)
-        self.update = update
-        self.loss = loss
-        self.norm = norm
-        self.parameter = parameter
-        self.folder = folder
 
 
 class Update(NamedTuple):
@@ -124,9 +97,12 @@ class NonFiniteGuard:
         """The inputs of the current update."""
         self.is_clean = True
         """Whether all values were finite since :meth:`begin`."""
-        self._policy = policy
-        self._bad = 0
-        self._in_a_row: dict[int, int] = {}  # by optimizer
+        self.policy = policy
+        """The policy whose updates are checked."""
+        self.bad = 0
+        """Number of non-finite updates."""
+        self.in_a_row: dict[int, int] = {}
+        """Number of non-finite updates since the last finite one, by optimizer."""
         self._learn = 0
         self._unseen: list[_Unseen] = []
         self._stopped: Tensor | None = None
@@ -134,16 +110,16 @@ class NonFiniteGuard:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; call :meth:`look` first."""
-        return {"skipped_updates": self.skipped_updates, "bad": self._bad, "in_a_row": dict(self._in_a_row)}
+        return {"skipped_updates": self.skipped_updates, "bad": self.bad, "in_a_row": dict(self.in_a_row)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the counters of another guard."""
-        self.skipped_updates, self._bad = state["skipped_updates"], state["bad"]
-        self._in_a_row = dict(state["in_a_row"])
+        self.skipped_updates, self.bad = state["skipped_updates"], state["bad"]
+        self.in_a_row = dict(state["in_a_row"])
 
     def begin(self, batch: Any) -> None:
         """Start checking the updates on a batch."""
-        self.update = Update(None, batch, 0, NO_CLIP, self._policy.progress.train_iter)
+        self.update = Update(None, batch, 0, NO_CLIP, self.policy.progress.train_iter)
         self.is_clean = True
         self._learn += 1
 
@@ -177,11 +153,13 @@ class NonFiniteGuard:
         else:
             is_good = math.isfinite(loss.item()) and note_non_finite(gradients, self._found).item() == 0
         if is_good:
-            self._in_a_row.pop(index, None)
+            self.in_a_row.pop(index, None)
             return True
         self._found = torch.zeros((), dtype=torch.float32)
+        from lightning_ding.policy.base.dump import first_bad
+
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
-        return self._meet(self._current(index), loss.item(), size, self._first_bad(optimizer), is_exact=True)
+        return self._meet(self._current(index), loss.item(), size, first_bad(self.policy, optimizer), is_exact=True)
 
     def _leave_it_to(
         self, optimizer: Any, index: int, loss: Tensor, gradients: list[Tensor], norm: Tensor | None
@@ -202,16 +180,8 @@ class NonFiniteGuard:
     def _current(self, index: int) -> Update:
         update = self.update
         if update is None:  # ``Updater.step`` was called directly
-            return Update(None, {}, index, NO_CLIP, self._policy.progress.train_iter)
+            return Update(None, {}, index, NO_CLIP, self.policy.progress.train_iter)
         return update if update.loss is not None else update._replace(optimizer=index)
-
-    def _first_bad(self, optimizer: Optimizer) -> str | None:
-        names: dict[int, str] = {id(parameter): name for name, parameter in self._policy.named_parameters()}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-                    return names.get(id(parameter), "one that is not the policy's")
-        return None
 
     # ------------------------------------------------------------------ looking
 
@@ -229,7 +199,7 @@ class NonFiniteGuard:
         was_clean = self.is_clean
         for place, (one, is_bad) in enumerate(zip(unseen, bad, strict=True)):
             if not is_bad:
-                self._in_a_row.pop(one.update.optimizer, None)
+                self.in_a_row.pop(one.update.optimizer, None)
                 continue
             loss, *squares = one.numbers.tolist()
             names = [name for name, square in zip(one.parameters, squares, strict=True) if not math.isfinite(square)]
@@ -240,47 +210,13 @@ class NonFiniteGuard:
         self.is_clean = was_clean
         return self.is_clean
 
-    # ------------------------------------------------------------------ non-finite updates
-
     def _meet(self, update: Update, loss: float, norm: float | None, parameter: str | None, is_exact: bool) -> bool:
-        """Raise, or return whether to take the optimizer step."""
+        """Count a non-finite update, and raise, or return whether to take the optimizer step."""
+        from lightning_ding.policy.base.dump import report
+
         self.is_clean = False
-        self._bad += 1
-        in_a_row = self._in_a_row[update.optimizer] = self._in_a_row.get(update.optimizer, 0) + 1
-        gives_up = self.mode == "skip_update" and in_a_row >= MAX_SKIPPED
-        raises = self.mode == "raise" or gives_up
-        message = self._describe(update, loss, norm, parameter)
-        if gives_up:
-            message += f"; the {MAX_SKIPPED - 1} updates before it were not finite either"
-        message += "; the optimizer step was taken" if self.mode == "warn" else "; the optimizer step was skipped"
-        folder = None
-        if raises or self._bad == 1:
-            folder, where = self._dump(update, message, is_exact)
-            message += where
-        if raises:
-            raise NonFiniteError(message, update.number, loss, norm, parameter, folder)
-        if str(self._bad).rstrip("0") == "1":
-            logger.warning("%s (the next warning comes after %d such updates)", message, 10 * self._bad)
-        if self.mode == "warn":
-            return True
-        self.skipped_updates += 1
-        return False
-
-    def _describe(self, update: Update, loss: float, norm: float | None, parameter: str | None) -> str:
-        name = f" ({update.loss_name})" if update.loss_name else ""
-        size = "not finite or not known" if norm is None else f"{norm:g}"
-        what = f"update {update.number}: the loss{name} of optimizer {update.optimizer} is {loss:g}, the norm of its "
-        what += f"gradient {size}"
-        return what if parameter is None else f"{what}, first in {parameter}"
-
-    def _dump(self, update: Update, message: str, is_exact: bool) -> tuple[Path | None, str]:
-        if not self.writes_dump:
-            return None, ""
-        from lightning_ding.policy.base.dump import dump_folder, write_dump
-
-        folder = dump_folder(self._policy, self.folder, update.number)
-        try:
-            write_dump(folder, self._policy, update, message, is_exact)
-        except Exception as error:  # an error of writing, such as a full disk, must not hide the non-finite update
-            return None, f"; files that reproduce it could not be written: {error}"
-        return folder, f"; files that reproduce it are in {folder}, see lightning_ding.policy.load_dump"
+        self.bad += 1
+        self.in_a_row[update.optimizer] = self.in_a_row.get(update.optimizer, 0) + 1
+        report(self, update, loss, norm, parameter, is_exact)
+        self.skipped_updates += self.mode != "warn"
+        return self.mode == "warn"

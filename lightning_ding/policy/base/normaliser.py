@@ -9,6 +9,7 @@ Shapes: S transitions in the order in which they were collected, T steps, N envs
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,10 +19,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding import nested
-from lightning_ding.rl import RunningReturns
 
 if TYPE_CHECKING:
     from lightning_ding.policy.base.running_statistics import Part
+    from lightning_ding.rl import RunningReturns
 
 EPS = torch.finfo(torch.float32).eps
 LARGE, FEW_STEPS = 1000.0, 16  # size from which a standard deviation should have this many steps of single precision
@@ -54,7 +55,6 @@ class Normaliser(nn.Module):
         self.keeps_double = False
         """Whether transitions are collected and stored with observations of double precision, to normalise them."""
         self.discount_factor = 1.0
-        self._episodes = RunningReturns()
 
     @property
     def is_on(self) -> bool:
@@ -184,7 +184,7 @@ class Normaliser(nn.Module):
 
     def forget_episodes(self) -> None:
         """Begin new episodes: none of the next call continues one of the last call."""
-        self._episodes = RunningReturns()
+        self.__dict__.pop("_episodes", None)
 
     def episode_state(self) -> dict[str, Tensor]:
         """Return the discounted returns of this rank's unfinished episodes."""
@@ -195,6 +195,13 @@ class Normaliser(nn.Module):
         self._episodes.value, self._episodes.episode = (state[name].numpy().copy() for name in ("value", "episode"))
 
     # ------------------------------------------------------------------ parts
+
+    @functools.cached_property
+    def _episodes(self) -> RunningReturns:
+        """The returns of unfinished episodes, which only rewards to be normalised need."""
+        from lightning_ding.rl import RunningReturns
+
+        return RunningReturns()
 
     @property
     def _has_reward(self) -> bool:
@@ -218,18 +225,3 @@ class Normaliser(nn.Module):
                 name = key.removeprefix(prefix).removesuffix(".mean")
                 self._add(name, tuple(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of an older version, which kept the statistics outside the policy.
-
-    Raises:
-        ValueError: If it has.
-    """
-    for state in checkpoint.values():
-        statistics = state.get("normalisers") if isinstance(state, Mapping) else None
-        if statistics:
-            raise ValueError(
-                "the checkpoint must hold the statistics of observations and rewards in the policy, got them in the "
-                f"state of its datamodule ({', '.join(statistics)}): it was written by an older version, train again"
-            )

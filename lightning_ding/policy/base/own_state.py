@@ -164,7 +164,9 @@ class OwnState:
         path, _, name = key.rpartition(":")
         owner: nn.Module = self._policy.get_submodule(path)
         is_own = owner is self._policy or not _is_of_package(type(owner))
-        if not is_own or name in self._others_of(owner) or _is_code(getattr(type(owner), name, None)):
+        member = getattr(type(owner), name, None)
+        hides_code = callable(member) or isinstance(member, property)
+        if not is_own or name in self._others_of(owner) or hides_code:
             raise NotSavedError(f"{self._described(key)} is no attribute that a checkpoint may set")
         return owner, name
 
@@ -187,11 +189,6 @@ class OwnState:
 def _is_of_package(code: Any) -> bool:
     """Return whether a class or function is one of this package, Lightning or torch."""
     return str(code.__module__).partition(".")[0] in PACKAGES
-
-
-def _is_code(member: Any) -> bool:
-    """Return whether a member of a class is a method or a property, which no attribute may hide."""
-    return callable(member) or isinstance(member, property)
 
 
 def _digests(coded: Mapping[str, Coded]) -> dict[str, bytes]:

@@ -24,16 +24,15 @@ from lightning_ding.model import create_model
 from lightning_ding.policy.base.acting import ActionSelector, seed_exploration
 from lightning_ding.policy.base.attributes import AttributesAndModes
 from lightning_ding.policy.base.config import CHANGED_BY, PolicyConfig, to_save
-from lightning_ding.policy.base.given_network import MissingNetwork, check_network, no_network
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
-from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
+from lightning_ding.policy.base.spaces import ActionStart, MissingNetwork, missing_shapes, network_section, no_network
 from lightning_ding.policy.base.trainer import build_for_trainer, check_callbacks, is_forked_rank, prepare_trainer
 from lightning_ding.policy.base.update import Updater
 from lightning_ding.utils.foreign import POLICY_NAMES, foreign
 from lightning_ding.utils.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
-from lightning_ding.utils.private_api import only_on_class
+from lightning_ding.utils.private_api import call_batch_hook, only_on_class, set_attribute
 from lightning_ding.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -75,6 +74,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
     learn_function, collect_function, eval_function, command_function = LearnMode, CollectMode, EvalMode, CommandMode
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
     _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
+    __setattr__, _call_batch_hook = set_attribute, call_batch_hook
 
     def __init__(
         self, cfg: ConfigLike[ConfigT] = None, model: nn.Module | None = None, enable_field: Sequence[str] | None = None
@@ -95,8 +95,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
         self.model: nn.Module = MissingNetwork(no_network(self))
         self.updater = Updater(self, self.config, self.progress)
-        self.learner = RoundLearner(self)
-        self.action_start = ActionStart()
+        self.learner, self.action_start = RoundLearner(self), ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
         self._is_built = self._hands_over = self.has_loaded_weights = False  # weights without their counters
         self.save_hyperparameters({"cfg": to_save(self)})
@@ -279,7 +278,7 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
                 self.updater.notes.data = minibatch
             report = self._learn(minibatch, is_raw)
             priority = report.pop("priority", None)
-            if priority is not None and minibatches is batch:
+            if priority is not None and type(minibatches) is not list:
                 batch.update_priority(minibatch, priority)  # type: ignore[union-attr]
         self.learner.end_round(batch, report, batch_idx)
         return report
@@ -398,7 +397,6 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
     def on_fit_start(self) -> None:
         """Check the network, and note the settings of the optimizers before those of a checkpoint (Lightning hook)."""
-        check_network(self)
         self.learner.note_start()
 
     def on_train_start(self) -> None:

@@ -198,6 +198,7 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
         return actions
 
     policy_class.has_memory = True  # type: ignore[attr-defined]
+    policy_class.compiles_acting = False  # type: ignore[attr-defined]
     methods: dict[str, Any] = {
         "forward": forward,
         "_selector_class": RecurrentSelector,

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from lightning_ding.policy.base.optimizers import settings_of
 from lightning_ding.policy.base.own_state import OwnState
+from lightning_ding.policy.base.spaces import check_network
+from lightning_ding.policy.base.trainer import can_keep_batches
 from lightning_ding.policy.base.vitals import RoundNotes, vitals
 from lightning_ding.utils.ranks import world_size
 
@@ -56,6 +59,10 @@ class RoundLearner:
             self.rewards = RewardLearner(policy)
         self.own_state = OwnState(policy)
         """The state of a subclass in attributes that no class of this package makes."""
+        self.keeps_batches = False
+        """Whether the hooks of the transfer of batches have no effect in the fit."""
+        self.meanwhile: Any = None
+        """The :class:`Overlap` that collects while the updates of this round run; None for none."""
         self._policy, self._has_warned = policy, False
         self._comparison: WeightComparison | None = None  # with several ranks
         self._position = 0  # before the round; schedules are evaluated there
@@ -80,9 +87,10 @@ class RoundLearner:
             self.rewards.load_network_state(state)
 
     def note_start(self) -> None:
-        """Take note of what the code has made, before the state of a checkpoint replaces it."""
+        """Check the network, and take note of what the code has made, before the state of a checkpoint replaces it."""
+        check_network(self._policy)
         self.own_state.begin()
-        self._policy.updater.note_settings(self._policy.trainer)
+        self._policy.updater.settings = list(map(settings_of, self._policy.trainer.optimizers))
 
     def begin_fit(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values.
@@ -91,11 +99,12 @@ class RoundLearner:
         """
         policy, trainer = self._policy, self._policy.trainer
         policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
-        self._comparison = None
+        self._comparison = self.meanwhile = None
         if world_size() > 1:
             from lightning_ding.policy.base.ddp import WeightComparison
 
             self._comparison = WeightComparison()
+        self.keeps_batches = can_keep_batches(trainer, policy)
         policy.updater.begin_fit(trainer)
         if trainer.ckpt_path is None:
             self.own_state.forget()  # a checkpoint that was loaded before this fit; attributes may have changed since
@@ -124,7 +133,7 @@ class RoundLearner:
         if self.rewards is not None:
             self.rewards.train()
         batch.prepare(lambda data: policy._prepare_round(self.seen(data)))
-        return batch, batch.drawn is None
+        return batch if self.meanwhile is None else self.meanwhile.between(batch), batch.drawn is None
 
     def seen(self, batch: Batch) -> Batch:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
@@ -137,6 +146,8 @@ class RoundLearner:
     def end_round(self, batch: Any, report: dict[str, Any], batch_idx: int) -> None:
         """Add the report of the last update to the metrics, and step and compare what is due after a round."""
         policy, guard = self._policy, self._policy.updater.guard
+        if self.meanwhile is not None:
+            self.meanwhile.finish()
         if guard.look() or guard.mode == "warn":
             policy.metrics.add(report if self.rewards is None else {**report, **self.rewards.pop_report()})
         if guard.mode == "skip_update":

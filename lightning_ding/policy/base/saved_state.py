@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from lightning_ding.config import MARK, nearest, require, to_dict
 from lightning_ding.policy.base.config import CHANGED_BY, to_save
-from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, renewed
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
-from lightning_ding.registry import NotRegisteredError, ask_for, not_imported, only_imported
+from lightning_ding.registry import NotRegisteredError
 from lightning_ding.utils.private_api import INSTANTIATOR
 
 SPACES = "env_spaces"
@@ -34,6 +34,81 @@ SEED = "seed_everything"
 """Key of the seed of the whole run, the option of ``fit``, in a checkpoint and among the arguments of a run."""
 
 logger = logging.getLogger(__name__)
+
+
+def check_imported(content: Any, trusted: Collection[str] = ()) -> None:
+    """Check that the program has imported every module that ``import_names`` in the content of a file names.
+
+    An import runs code, and a file may come from a stranger. After this check
+    :func:`lightning_ding.registry.import_modules` finds every module of the content among the imported ones.
+
+    Args:
+        content: Nested mappings and sequences, such as a saved config.
+        trusted: Modules that may be imported later, because the config of the user names them, too.
+
+    Raises:
+        NotRegisteredError: If another module is not imported; the message names all of them.
+
+    Example:
+        >>> check_imported({"reward_model": {"import_names": ["json"]}})
+        >>> check_imported({"reward_model": {"import_names": ["own_rewards"]}})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        lightning_ding.registry.NotRegisteredError: "the file names the module 'own_rewards' (reward_model.import_...
+    """
+    missing = {module: path for module, path in not_imported(content).items() if module not in trusted}
+    if missing:
+        raise NotRegisteredError(_ask_for(missing))
+
+
+def _ask_for(modules: Mapping[str, str]) -> str:
+    """Return the end of an error or a warning about modules that a file names, by module with their dotted paths."""
+    named = ", ".join(f"{module!r} ({path})" for module, path in modules.items())
+    return (
+        f"the file names the module {named}, which the program has not imported: loading a file imports nothing; "
+        "import the module first if you trust it"
+    )
+
+
+def not_imported(content: Any, path: str = "") -> dict[str, str]:
+    """Return the modules in ``import_names`` anywhere in nested data that are not imported, with their dotted paths."""
+    found: dict[str, str] = {}
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            below = f"{path}.{key}" if path else str(key)
+            if key == "import_names":
+                found |= {name: below for name in map(str, _names(value)) if not _is_imported(name)}
+            found |= not_imported(value, below)
+    elif isinstance(content, (list, tuple)):
+        for number, value in enumerate(content):
+            found |= not_imported(value, f"{path}[{number}]")
+    return found
+
+
+def only_imported(content: Any) -> Any:
+    """Return nested data without the names in ``import_names`` of modules that are not imported.
+
+    Example:
+        >>> only_imported({"reward_model": {"type": "rnd", "import_names": ["own_rewards", "json"]}})
+        {'reward_model': {'type': 'rnd', 'import_names': ['json']}}
+    """
+    if isinstance(content, Mapping):
+        return {
+            key: [name for name in _names(value) if _is_imported(str(name))]
+            if key == "import_names" and not_imported({key: value})
+            else only_imported(value)
+            for key, value in content.items()
+        }
+    return type(content)(map(only_imported, content)) if type(content) in (list, tuple) else content
+
+
+def _names(value: Any) -> list[Any]:
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else []
+
+
+def _is_imported(module: str) -> bool:
+    """Return whether importing a module would run no code; modules of the package ``ding`` are never imported."""
+    return module in sys.modules or module.partition(".")[0] == "ding"
 
 
 @contextmanager
@@ -65,11 +140,11 @@ def config_of_file(changes: Mapping[str, Any] | None = None, is_data: bool = Tru
     try:
         yield
     except NotRegisteredError as error:
-        raise NotRegisteredError("; ".join([error.args[0], *([ask_for(left_out)] if left_out else [])])) from error
+        raise NotRegisteredError("; ".join([error.args[0], *([_ask_for(left_out)] if left_out else [])])) from error
     finally:
         CHANGED_BY.reset(token)
     if left_out:
-        logger.warning("%s (the policy acts without it)", ask_for(left_out))
+        logger.warning("%s (the policy acts without it)", _ask_for(left_out))
 
 
 def _changed(cfg: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +196,7 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
         raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
     has_config = HANDED_OVER in checkpoint.get("state_dict", {})  # a config, which take_over would read
     require(not has_config, "state_dict", f"weights, without {HANDED_OVER!r}", sorted(checkpoint.get("state_dict", {})))
-    check_holds_statistics(checkpoint)
+    _check_holds_statistics(checkpoint)
     check_meaning(policy.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
     policy.progress.load_state_dict(checkpoint["progress"])
     if "dataset" in checkpoint.get(ARGUMENTS, {}):  # of an OfflineDataModule, which older versions did not count
@@ -133,6 +208,21 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
     policy.learner.own_state.saved_config = checkpoint.get("hyper_parameters", {}).get("cfg", {})
     policy.learner.own_state.load(checkpoint.get("own_state"))
     policy.trained_in = _of_run({**checkpoint.get(ARGUMENTS, {}), SEED: checkpoint.get(SEED)})
+
+
+def _check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of an older version, which kept the statistics outside the policy.
+
+    Raises:
+        ValueError: If it has.
+    """
+    for state in checkpoint.values():
+        statistics = state.get("normalisers") if isinstance(state, Mapping) else None
+        if statistics:
+            raise ValueError(
+                "the checkpoint must hold the statistics of observations and rewards in the policy, got them in the "
+                f"state of its datamodule ({', '.join(statistics)}): it was written by an older version, train again"
+            )
 
 
 def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:

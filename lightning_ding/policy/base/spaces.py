@@ -1,4 +1,4 @@
-"""Conversion between an env's spaces and a network's: shapes of observations, and discrete actions.
+"""Conversion between an env's spaces and a network's, and the stand-in for a network until its shapes are known.
 
 Networks, action masks and buffers count discrete actions from 0, and have continuous ones in [-1, 1]; envs have other
 units, see :class:`ActionStart` and :class:`~lightning_ding.policy.base.action_bounds.ActionBounds`.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.rl import discrete_counts
@@ -211,3 +211,58 @@ def _is_flattened(size: Any, shape: Any) -> bool:
     if isinstance(size, Mapping) and isinstance(shape, Mapping):
         return size.keys() == shape.keys() and all(_is_flattened(size[name], shape[name]) for name in shape)
     return bool(size == shape or (isinstance(shape, list) and size == math.prod(shape)))
+
+
+class MissingNetwork(nn.Module):
+    """Raises an error wherever a policy without a network uses it.
+
+    Args:
+        text: The error, which says what is missing.
+
+    Example:
+        >>> MissingNetwork("there is no network").compute_actor
+        Traceback (most recent call last):
+        ...
+        AttributeError: there is no network
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise RuntimeError."""
+        raise RuntimeError(self.text)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise AttributeError(self.__dict__.get("text", name), name=name, obj=self) from None
+
+
+def no_network(policy: Any) -> str:
+    """Return why a policy has no network, and how it gets one."""
+    name = type(policy).__name__
+    if not policy.needs_model:
+        return f"{name} has no network, because its enable_field is {policy.enable_field}"
+    section = policy._model_section()
+    missing = " and ".join(f"model.{one}" for one in policy.shape_names if section[one] is None)
+    return (
+        f"{name} has no spaces: set {missing} in its config, call build(observation_space, action_space), or use a "
+        "datamodule that has an env"
+    )
+
+
+def check_network(policy: Any) -> None:
+    """Raise if the network of a policy lacks a part that learning uses.
+
+    Raises:
+        TypeError: Naming the parts that are needed, and those that are missing.
+    """
+    needed, model = policy.parts_of_model, policy.model
+    missing = [part for part in needed if not hasattr(model, part)]
+    if missing:
+        allowed = f"have {', '.join(needed)} to learn"
+        got = f"a {type(model).__name__} without {', '.join(missing)}"
+        raise TypeError(f"the model of {type(policy).__name__} must {allowed}, got {got}")

@@ -14,10 +14,11 @@ counters as well.
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BasePredictionWriter,
@@ -37,7 +38,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
-from lightning_ding.policy.base.given_network import no_network
+from lightning_ding.policy.base.spaces import no_network
 from lightning_ding.utils.private_api import checkpoint_option, starts_processes
 from lightning_ding.utils.protocols import HasSpaces, run_data
 
@@ -73,6 +74,9 @@ def prepare_trainer(trainer: Trainer) -> list[Callback]:
         trainer.fit_loop.epoch_loop.max_steps = -1  # it counts rounds, each of which makes several steps
     if type(connected.profiler) is PassThroughProfiler:
         connected.profiler = SilentProfiler()
+    step: Any = type(trainer.lightning_module).training_step
+    if inspect.isfunction(step):
+        step.__signature__ = inspect.signature(step)  # type: ignore[attr-defined]  # Lightning reads it in each round
     return run_data(trainer).default_callbacks(trainer)
 
 
@@ -185,6 +189,20 @@ def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
         if is_overridden(hook, module, parent=LightningModule):
             return False
     return plain and isinstance(called.profiler, PassThroughProfiler)
+
+
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+def can_keep_batches(trainer: Trainer, module: LightningModule) -> bool:
+    """Return whether the batches of a fit need no transfer: on a CPU, if neither module nor datamodule has a hook."""
+    data: Any = getattr(trainer, "datamodule", None)
+    for hook in TRANSFER_HOOKS:
+        if is_overridden(hook, module, parent=LightningModule):
+            return False
+        if data is not None and is_overridden(hook, data, parent=LightningDataModule):
+            return False
+    return trainer.strategy.root_device.type == "cpu"
 
 
 def announce_zero_grad(trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:

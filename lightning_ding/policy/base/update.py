@@ -27,17 +27,15 @@ from lightning_ding.policy.base.optimizers import (
     Settings,
     check_optimizers,
     read_configuration,
-    settings_of,
     warn_of_epochs_without_trainer,
 )
 from lightning_ding.policy.base.trainer import (
     announce_zero_grad,
-    attached_trainer,
     can_skip_hooks,
     count_optimizer_step,
 )
 from lightning_ding.policy.base.vitals import RoundNotes
-from lightning_ding.utils.private_api import backward
+from lightning_ding.utils.private_api import TRAINER, backward
 from lightning_ding.utils.progress import Progress
 from lightning_ding.utils.ranks import world_size
 from lightning_ding.utils.schedules import ScheduledValues
@@ -81,14 +79,14 @@ class Updater:
         """Notes of the updates of an observed round; None in all other rounds."""
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
-        self._compiler: Compiler | None = None
+        self.compiler: Compiler | None = None
         if config.compile is True:
             from lightning_ding.policy.base.compile import Compiler
 
-            self._compiler = Compiler(policy)
+            self.compiler = Compiler(policy)
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
-        self._has_reducer = False  # in the current fit
+        self._num_ranks, self._has_reducer = 1, False  # in the current fit
         self._steppers: dict[Optimizer, FusedAdam] = {}
 
     def minimise(self, loss: LossFunction, batch: Any, index: int = 0, clip: GradClip | None = None) -> dict[str, Any]:
@@ -108,11 +106,11 @@ class Updater:
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
         made: Differentiated | None = None
-        if self._compiler is not None:
+        if self.compiler is not None:
             self.take_optimizers()
-            groups, is_direct = self.optimizers[index].param_groups, self.fitting_trainer() is None
+            groups, is_direct = self.optimizers[index].param_groups, self.steps_directly or not self.fitting_trainer()
             parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-            made = self._compiler.differentiate(loss, batch, parameters, is_direct or self.steps_directly)
+            made = self.compiler.differentiate(loss, batch, parameters, is_direct)
         if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
@@ -142,7 +140,7 @@ class Updater:
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         if norm is None:
             self._backward(loss, optimizer, parameters, trainer)
-        if world_size() > 1:
+        if (world_size() if trainer is None else self._num_ranks) > 1:
             from lightning_ding.policy.base.ddp import average_gradients
 
             loss, norm = average_gradients(parameters, loss), None
@@ -192,32 +190,29 @@ class Updater:
     @property
     def compiles(self) -> bool:
         """Whether the losses of the update that is being made are compiled."""
-        return self._compiler is not None and self.guard.update is not None
+        return self.compiler is not None and self.guard.update is not None
 
     @property
     def compile_seconds(self) -> float:
         """Seconds that compiling updates has taken so far; 0 without ``compile``."""
-        return 0.0 if self._compiler is None else self._compiler.seconds
+        return 0.0 if self.compiler is None else self.compiler.seconds
 
     @property
     def made(self) -> tuple[list[Optimizer], list[LRScheduler]]:
         """The optimizers and schedulers that ``_init_learn`` made."""
         return self._made or (self.optimizers, self.schedulers)
 
-    def note_settings(self, trainer: Trainer) -> None:
-        """Take note of the settings of the Trainer's optimizers, before those of a checkpoint replace them."""
-        self.settings = list(map(settings_of, trainer.optimizers))
-
     def begin_fit(self, trainer: Trainer) -> None:
         """Take over the Trainer's optimizers, and find out whether its hooks of an update are used."""
         self._configured = None
+        self._num_ranks = world_size()
         self.take_optimizers()
         self.steps_directly = can_skip_hooks(trainer, self._policy)
         self._has_reducer = isinstance(trainer.strategy, ParallelStrategy)
         if self._compiles == "auto":
             from lightning_ding.policy.base.compile import automatic_compiler
 
-            self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
+            self.compiler = automatic_compiler(self._policy, self.compiler, trainer.world_size)
         if trainer.ckpt_path is not None:
             from lightning_ding.policy.base.changed_settings import follow_settings
 
@@ -250,7 +245,7 @@ class Updater:
 
     def fitting_trainer(self) -> Trainer | None:
         """Return the Trainer of the current fit; None outside a fit."""
-        trainer = attached_trainer(self._policy)
+        trainer: Trainer | None = vars(self._policy).get(TRAINER)
         is_fitting = trainer is not None and trainer.state.stage is RunningStage.TRAINING
         return trainer if is_fitting else None
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.worker.buffer.files import Memory
+from lightning_ding.worker.buffer.memory import Memory
 
 Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding.worker.buffer.columns import Columns, ObsColumn, Rows
-from lightning_ding.worker.buffer.files import Memory
+from lightning_ding.worker.buffer.memory import Memory
 
 ONE = np.int32(1)  # the type of the array that it is added to, because other types are far slower
 

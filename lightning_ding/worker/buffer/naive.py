@@ -63,7 +63,7 @@ class NaiveReplayBuffer(RingBuffer):
                 rows = self._draw(num_batches or 1, batch_size, replace)
             else:
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
-            self._note_sample(rows.size, cur_learner_iter)
+            self._note_sample((num_batches or 1) * batch_size, cur_learner_iter)
             batch = self._gather(rows if num_batches else rows[0], n_step, discount_factor)
             if first_step:
                 batch |= self._gather_first(rows if num_batches else rows[0])

@@ -15,14 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from typing_extensions import Self, override
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.arguments import also_named, check_integers
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
 from lightning_ding.worker.buffer.columns import Parts, Rows
-from lightning_ding.worker.buffer.files import Memory, write_tensors
+from lightning_ding.worker.buffer.memory import Memory
 from lightning_ding.worker.buffer.sampling import DroppedRows
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker.config import ReplayBufferConfig
@@ -231,6 +230,8 @@ class RingBuffer(IBuffer):
         Raises:
             OSError: If writing fails.
         """
+        from lightning_ding.worker.buffer.files import write_tensors
+
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             state = self._state(copy=False)
@@ -245,10 +246,12 @@ class RingBuffer(IBuffer):
             FileNotFoundError: If there is no such file.
             ValueError: If a buffer of a different type or size saved it, or not a buffer's file.
         """
+        from safetensors import SafetensorError
+
+        from lightning_ding.worker.buffer.files import read_tensors
+
         try:
-            with safe_open(str(file), framework="pt") as opened:
-                header = opened.metadata() or {}
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+            tensors, header = read_tensors(file)
         except SafetensorError as error:
             raise ValueError(f"file must be one that save_data wrote, got {file}: {error}") from error
         if "counters" not in header or "rng" not in header:

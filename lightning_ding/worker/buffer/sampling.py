@@ -63,7 +63,10 @@ def _repeats(rows: Rows) -> Mask | None:
         return None
     minibatch, place = is_equal.nonzero()
     again = np.zeros(rows.shape, dtype=bool)
-    again[minibatch, rows[minibatch].argsort(1)[np.arange(len(place)), place + 1]] = True
+    if len(place) > len(rows):  # each minibatch is sorted once, not once for each of its repeats
+        again[minibatch, rows.argsort(1)[minibatch, place + 1]] = True
+    else:
+        again[minibatch, rows[minibatch].argsort(1)[np.arange(len(place)), place + 1]] = True
     return again
 
 

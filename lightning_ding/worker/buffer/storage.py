@@ -31,8 +31,8 @@ from lightning_ding import nested
 from lightning_ding.rl import n_step_return
 from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Parts, Rows, Schema, has_ends, split_columns
-from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.links import Links, steps
+from lightning_ding.worker.buffer.memory import Memory
 
 
 class RingStorage:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ding import nested
+from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.envs.tensor.reader import TensorEnv, TensorStep
 from lightning_ding.registry import POLICY_REGISTRY
@@ -46,17 +46,19 @@ class TensorCollector(EpisodeStatistics):
     def __init__(self, env: TensorEnv, policy: Any) -> None:
         super().__init__()
         self._env, self._policy = env, policy
-        self._has_warned = False
+        self._has_warned = self._is_compiled = False
         self._table: Any = None  # columns (T, N, ...) of the last rollout, whose memory the next one uses again
 
     def reset_env(self) -> None:
         """Start new episodes in all envs."""
         obs = self._env.reset()
         device, num_envs = self._env.device, self._env.num_envs
-        if device.type != torch.device(self._policy.device).type:
+        own = torch.device(self._policy.device)
+        is_other = own.index is not None and device.index is not None and own.index != device.index
+        if device.type != own.type or is_other:
             raise ValueError(
                 'the envs of mode="tensor" must be on the device of the policy, '
-                f"{self._policy.device}, got {device}: choose it with the accelerator of the Trainer, or with the "
+                f"{own}, got {device}: choose it with the accelerator of the Trainer, or with the "
                 "device in env_kwargs"
             )
         self._obs = obs
@@ -67,14 +69,21 @@ class TensorCollector(EpisodeStatistics):
 
     # ------------------------------------------------------------------ collecting
 
-    def step(self, **policy_kwargs: Any) -> tuple[dict[str, Any], TensorStep]:
+    def step(self, random_collect: bool = False, **policy_kwargs: Any) -> tuple[dict[str, Any], TensorStep]:
         """Make one step in all envs; return the columns of N transitions, and the result of the envs' step.
 
         Args:
+            random_collect: Take uniformly random actions, legal ones where the observation has an ``action_mask``.
             policy_kwargs: Arguments of the policy's ``_forward_collect``, such as ``eps``.
         """
         policy = self._policy
-        output = policy._collect(self._obs, **policy_kwargs)
+        compiler = policy.updater.compiler
+        if random_collect:
+            output = self._random_output()
+        elif compiler is None:
+            output = policy._collect(self._obs, **policy_kwargs)
+        else:
+            output = self._act(compiler, policy_kwargs)
         step = self._env.step(output["action"])
         columns = policy._process_transition(self._env.previous_obs, output, step)
         self._obs = step.obs
@@ -82,6 +91,13 @@ class TensorCollector(EpisodeStatistics):
         self._log(step.info)
         self.envstep += self._env.num_envs
         return columns, step
+
+    def _act(self, compiler: Any, policy_kwargs: Mapping[str, Any]) -> Any:
+        """Act by compiled code, and let envs that can do so step by compiled code as well."""
+        if not self._is_compiled and hasattr(self._env.env, "compile_steps"):
+            compiler.functions["env"] = self._env.env.compile_steps()
+        self._is_compiled = True
+        return compiler.act(self._obs, policy_kwargs)
 
     def collect(
         self,
@@ -100,18 +116,17 @@ class TensorCollector(EpisodeStatistics):
             n_sample: Number of transitions, >= 1.
             train_iter: Not used.
             drop_extra: Only False: the surplus of the last step is returned.
-            random_collect: Only False.
+            random_collect: Take uniformly random actions, as in :meth:`step`.
             policy_kwargs: Arguments of the policy's ``_forward_collect``.
 
         Raises:
-            ValueError: If one of the two switches is set.
+            ValueError: If ``drop_extra`` is set.
         """
         require(not drop_extra, "drop_extra", 'False with mode="tensor"', drop_extra)
-        require(not random_collect, "random_collect", 'False with mode="tensor"', random_collect)
         num_envs = self._env.num_envs
         steps = -(-n_sample // num_envs)
         for row in range(steps):
-            columns, step = self.step(**(policy_kwargs or {}))
+            columns, step = self.step(random_collect, **(policy_kwargs or {}))
             if row == 0:
                 self._table = _room(self._table, columns, steps)
             _write(self._table, row, columns)
@@ -122,6 +137,10 @@ class TensorCollector(EpisodeStatistics):
         self.sample += steps * num_envs
         ids = {"env_id": self._env_id.expand(steps, num_envs), "episode_id": self._episode_ids(ended)}
         return {name: nested.apply(_flat, column) for name, column in {**table, **ids}.items()}
+
+    def _random_output(self) -> dict[str, Any]:
+        space, env = self._env.single_action_space, self._env
+        return {"action": rl.random_tensor_actions(space, env.num_envs, self._obs, env.device)}
 
     def _episode_ids(self, ended: Tensor) -> Tensor:
         """Return the number of the episode of each step, shape (T, N), for where one ended; no two are the same."""
@@ -200,10 +219,13 @@ class TensorCollector(EpisodeStatistics):
             self._obs = nested.to(under_way["obs"], device)
             self._first_episode = under_way["first_episode"].to(device)
             self._episodes.load_state_dict(under_way["episodes"])
+        else:
+            begun = from_plain(state["under_way"])["first_episode"]
+            self.skip_episode_ids((int(begun.max()) + 1) * self._env.num_envs)
 
 
-def check_policy(policy: Any, norm_reward: bool) -> None:
-    """Check that a policy can act in tensor envs, with its options.
+def check_policy(policy: Any, datamodule: Any) -> None:
+    """Check that a policy can act in tensor envs and learn from them, with its options and those of a datamodule.
 
     Raises:
         ValueError: Naming the algorithm or the option, and what is allowed.
@@ -218,9 +240,19 @@ def check_policy(policy: Any, norm_reward: bool) -> None:
     type_, sde = config.collect.collector.type, getattr(config.model, "use_sde", False)
     require(type_ == "sample", "collect.collector.type", '"sample" with mode="tensor"', type_)
     require(not sde, "model.use_sde", 'False with mode="tensor"', sde)
-    require(not norm_reward, "norm_reward", 'False with mode="tensor"', norm_reward)
+    require(not datamodule.norm_reward, "norm_reward", 'False with mode="tensor"', datamodule.norm_reward)
     kind = config.reward_model.type
     require(kind is None, "reward_model.type", 'None with mode="tensor"', kind)
+    if not policy.on_policy:
+        from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
+
+        TensorReplayBuffer.check_config(config.other.replay_buffer)
+        noise, has_data = (
+            getattr(config.collect, "noise_type", "gauss"),
+            getattr(datamodule, "dataset", None) is not None,
+        )
+        require(noise == "gauss", "collect.noise_type", '"gauss" with mode="tensor"', noise)
+        require(not has_data, "demonstrations", 'None with mode="tensor"', "a data set")
 
 
 def _is_number(value: Any) -> bool:

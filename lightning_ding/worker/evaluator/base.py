@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
-from lightning_ding.utils.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.worker.arguments import check_integers, eval_mode_of
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
@@ -271,78 +268,6 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
             limit = self.config.max_episode_steps
             logger.warning("an evaluation episode was cut off at max_episode_steps=%d; its return is partial", limit)
         return too_long
-
-    def _run_sharded(
-        self, run: Callable[[Sequence[int]], tuple[Any, Sequence[int]]], n_episode: int | None
-    ) -> tuple[NDArray[np.float64], list[int], float]:
-        """Run episodes, each on one rank, and return the results of all of them.
-
-        Rank r of W runs the episodes r, r + W, ... All ranks work at the same time and return the same results.
-        A single rank would get the same results if ``run`` depends only on the numbers of the episodes. A Trainer does
-        not need this method, because the datamodule distributes the episodes and Lightning joins the results.
-
-        Args:
-            run: Function that is called once with the numbers of this rank's episodes, at least one; it returns their
-                returns and lengths as :meth:`run` does.
-            n_episode: Number of episodes E over all ranks; None means the config's ``n_episode``.
-
-        Returns:
-            Returns of the players, shape (P, E), E lengths, in the order of the episodes, and the duration in seconds.
-        """
-        total = self.config.n_episode if n_episode is None else n_episode
-        rank, world_size = rank_and_world_size()
-        enough = ">= 1" if world_size == 1 else f"at least one for each of {world_size} ranks"
-        require(total >= world_size, "n_episode", enough, total)
-        started = perf_counter()
-        share = range(total)[rank::world_size]
-        rows = np.vstack(run(share)).astype(np.float64)
-        table = np.zeros((len(rows), total))
-        table[:, share] = rows
-        table = sum_over_ranks(torch.from_numpy(table)).numpy()
-        return table[:-1], table[-1].astype(int).tolist(), perf_counter() - started
-
-    def _conclude(
-        self,
-        episodes: Mapping[str, Any],
-        values: Mapping[str, float],
-        seconds: float,
-        save_ckpt_fn: SaveFunction | None,
-        train_iter: int,
-        envstep: int,
-        **logged: float,
-    ) -> tuple[bool, dict[str, Any]]:
-        """Write and store the results of an evaluation, and save the policy if it is the best so far.
-
-        Args:
-            episodes: Results of each episode, with ``eval_episode_length``.
-            values: Results of the evaluation, with ``return_mean``.
-            seconds: Duration of the evaluation.
-            save_ckpt_fn: See :meth:`eval`.
-            train_iter: Updates so far; negative if not known.
-            envstep: Environment steps so far.
-            logged: Further numbers to write.
-
-        Returns:
-            Whether the mean return reached ``stop_value`` after at least one update, and all results.
-        """
-        n_episode, steps = len(episodes["eval_episode_length"]), sum(episodes["eval_episode_length"])
-        speed = {
-            "episode_count": n_episode,
-            "envstep_count": steps,
-            "avg_envstep_per_episode": steps / n_episode,
-            "evaluate_time": seconds,
-            "avg_time_per_episode": seconds / n_episode,
-            "avg_envstep_per_sec": steps / seconds,
-        }
-        self._log.write({**speed, **values, **logged}, train_iter, envstep)
-        self._note_eval(train_iter)
-        mean, stop_value = values["return_mean"], self.config.stop_return()
-        if mean > self.best_return:
-            self.best_return = mean
-            if save_ckpt_fn is not None:
-                save_ckpt_fn("ckpt_best.ckpt")
-        stop = stop_value is not None and mean >= stop_value and train_iter > 0
-        return stop, {**episodes, **values, "train_iter": train_iter, "envstep": envstep}
 
 
 def get_serial_evaluator_cls(cfg: Any) -> type[ISerialEvaluator]:

@@ -18,6 +18,7 @@ from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import BATTLE_KEYS
+from lightning_ding.worker.evaluator.direct import conclude, run_sharded
 from lightning_ding.worker.evaluator.plan import EpisodePlan
 from lightning_ding.worker.players import Players, check_players, gather_actions
 
@@ -75,7 +76,7 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
         n_episode: int | None = None,
     ) -> tuple[bool, dict[str, Any]]:
         self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
-        returns, lengths, seconds = self._run_sharded(self.run, n_episode)
+        returns, lengths, seconds = run_sharded(self.run, self.config.n_episode if n_episode is None else n_episode)
         values = self.config.summary(returns[0]) | {"win_rate": float(np.mean(returns[0] > returns[1:].max(0)))}
         episodes = {
             "eval_episode_return": returns[0].tolist(),
@@ -83,7 +84,7 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
             "eval_episode_length": lengths,
         }
         of_players = {f"return{player}_mean": float(of_player.mean()) for player, of_player in enumerate(returns)}
-        return self._conclude(episodes, values, seconds, save_ckpt_fn, train_iter, envstep, **of_players)
+        return conclude(self, episodes, values, seconds, save_ckpt_fn, train_iter, envstep, **of_players)
 
     @override
     def run(self, episodes: Sequence[int]) -> tuple[list[list[float]], list[int]]:

@@ -132,6 +132,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ValueError: If a video is due and the envs give no frames, or no logger takes videos.
             ImportError: If a video is due and the extra ``video`` is not installed.
         """
+        from lightning_ding.worker.evaluator.direct import conclude, run_sharded
+
         self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
         check_switches(force_render=force_render)
         check_policy_kwargs(policy_kwargs)
@@ -144,14 +146,14 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             returns, lengths = self.run(share, renders_here, policy_kwargs)
             return np.array([returns, *self.infos_of(share).values()]), lengths
 
-        table, lengths, seconds = self._run_sharded(run, n_episode)
+        table, lengths, seconds = run_sharded(run, self.config.n_episode if n_episode is None else n_episode)
         returns = table[0].tolist()
         if renders:
             self.write_video(envstep, train_iter)
         self.write_figure(returns, envstep, train_iter)
         episodes = {"eval_episode_return": returns, "eval_episode_length": lengths}
         values = self.config.summary(returns, dict(zip(self.info_names, table[1:], strict=True)))
-        return self._conclude(episodes, values, seconds, save_ckpt_fn, train_iter, envstep)
+        return conclude(self, episodes, values, seconds, save_ckpt_fn, train_iter, envstep)
 
     @override
     def run(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_ding.distributed import Coordinator
-from lightning_ding.distributed.commander.naive import BUFFER_ID
+from lightning_ding.distributed.commander.solo import BUFFER_ID
 from tests.distributed.coordinator.coordinating import Run, Worker, config
 
 

@@ -47,7 +47,6 @@ def test_import_works_without_ray_and_its_users_name_the_extra() -> None:
 import sys
 sys.modules["ray"] = None
 import lightning_ding.distributed
-import lightning_ding.distributed.ray.transport
 from lightning_ding.distributed.ray.channel import RayChannel
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.ray.store import RayStore

@@ -60,12 +60,37 @@ def assert_same(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+class OptionsEnv(CountingEnv):
+    """Its info has the options of its reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, _ = super().reset(seed=seed)
+        return obs, {"options": repr(options)}
+
+
 def actions_of(env: Any, steps: int) -> list[Any]:
     env.action_space.seed(3)
     return [env.action_space.sample() for _ in range(steps)]
 
 
 # ------------------------------------------------------------------ the same as in one process
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_options_of_a_reset_reach_each_env_as_they_are_given(make: Make, together: int) -> None:
+    made = [OptionsEnv] * 2
+    parallel, lean = (
+        make(made, AutoresetMode.DISABLED, num_workers=together),
+        _SyncVectorEnv(made, AutoresetMode.DISABLED),
+    )
+    mask = np.array([True, False])
+    for given in (None, {}, {"total": 2}):
+        wanted = [repr(given)] * 2
+        assert [env.reset(options=given)[1]["options"].tolist() for env in (parallel, lean, SyncVectorEnv(made))] == [
+            wanted
+        ] * 3
+        masked = [env.reset(options={**(given or {}), "reset_mask": mask})[1]["options"][0] for env in (parallel, lean)]
+        assert masked == [repr(given or None)] * 2
 
 
 @each_mode
@@ -87,6 +112,43 @@ def test_envs_in_processes_give_the_very_results_of_envs_in_one(make: Make, mode
         resets += int(ended.sum())
     assert resets > 30
     sync.close()
+
+
+@pytest.mark.parametrize("kind", [RichEnv, WordEnv])
+def test_actions_that_were_sent_before_give_the_same_step(make: Make, kind: Any) -> None:
+    mode = AutoresetMode.SAME_STEP
+    sync, parallel = SyncVectorEnv([kind] * 3, autoreset_mode=mode), make([kind] * 3, mode, num_workers=2)
+    assert_same(parallel.reset(seed=4), sync.reset(seed=4))
+    for action in actions_of(sync, 5):
+        parallel.send(action)
+        assert_same(parallel.step(None), sync.step(action))
+    sync.close()
+
+
+def test_what_is_asked_of_envs_that_step_waits_for_the_step(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    actions = np.zeros(2, dtype=np.int64)
+    with pytest.raises(ResetNeeded):
+        envs.send(actions)
+    envs.reset()
+    envs.send(actions)
+    assert envs.in_progress() is None  # nobody waits for it
+    with pytest.raises(RuntimeError, match="the envs have got their actions"):
+        envs.send(actions)
+    assert envs.call("_step") == (1, 1)
+    envs.set_attr("number", [3, 4])
+    assert envs.step(None)[0].tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert envs.step(actions)[0].tolist() == [[3, 0, 2], [4, 0, 2]]
+    for asks in (False, True):
+        envs.send(actions)
+        if asks:
+            envs.get_attr("number")
+        assert envs.reset()[0][:, 2].tolist() == [0, 0]  # the step is lost with its episode
+    assert envs.step(actions)[0][:, 2].tolist() == [1, 1]
+    envs.send(actions)
+    envs.close()
+    with pytest.raises(ClosedEnvironmentError, match="was closed after its envs got their actions"):
+        envs.step(None)
 
 
 @each_mode

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,10 +15,11 @@ from gymnasium import spaces
 from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.envs import env_state, load_env_state, make_vector_env
 from lightning_ding.envs.tensor import CartPole, TensorEnv
-from lightning_ding.envs.tensor.jax_envs import GymnaxEnv, JaxEnv
+from lightning_ding.envs.tensor.jax_envs import BraxEnv, GymnaxEnv, JaxEnv, PlaygroundEnv
 
 needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
 needs_gymnax = pytest.mark.skipif(find_spec("gymnax") is None or find_spec("jax") is None, reason="needs gymnax")
+needs_brax = pytest.mark.skipif(find_spec("brax") is None or find_spec("jax") is None, reason="needs brax")
 N = 16
 
 
@@ -95,8 +98,18 @@ def test_gymnax_makes_the_steps_of_the_torch_env() -> None:
         obs = step.obs
 
 
-@needs_gymnax
-def test_gymnax_trains_by_its_id() -> None:
+TRAINED: dict[str, dict[str, Any]] = {
+    "gymnax:CartPole-v1": {"params": {"tau": 0.03}},
+    "gymnax:Pendulum-v1": {},
+    "brax:fast": {"episode_length": 6},
+}
+
+
+@pytest.mark.parametrize("env", TRAINED)
+def test_an_env_trains_by_its_id(env: str) -> None:
+    package = env.partition(":")[0]
+    if find_spec(package) is None or find_spec("jax") is None:
+        pytest.skip(f"needs {package}")
     from lightning.pytorch import Trainer
 
     from lightning_ding.policy import PPOPolicy
@@ -104,13 +117,66 @@ def test_gymnax_trains_by_its_id() -> None:
     policy = PPOPolicy({"collect": {"n_sample": 128}, "learn": {"batch_size": 64, "epoch_per_collect": 2}})
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     datamodule = RolloutDataModule(
-        "gymnax:CartPole-v1", num_envs=N, mode="tensor", max_env_step=512, env_kwargs={"params": {"tau": 0.03}}
+        env, num_envs=N, mode="tensor", max_env_step=512, n_evaluator_episode=2, env_kwargs=TRAINED[env]
     )
     Trainer(accelerator="cpu", **quiet).fit(policy, datamodule)
     assert policy.progress.env_step == 512
 
 
 def test_package_that_is_missing_is_named() -> None:
-    if find_spec("brax") is None:
-        with pytest.raises(ImportError, match="need the package 'brax': pip install brax"):
-            make_vector_env("brax:ant", 2, mode="tensor")
+    for name, package in (("brax:ant", "brax"), ("playground:CartpoleBalance", "playground")):
+        if find_spec({"playground": "mujoco_playground"}.get(package, package)) is None:
+            with pytest.raises(ImportError, match=f"need the package '{package}': pip install {package}"):
+                make_vector_env(name, 2, mode="tensor")
+
+
+@needs_brax
+def test_brax_truncates_after_a_number_of_steps() -> None:
+    env = TensorEnv(BraxEnv("fast", 3, episode_length=2))
+    env.reset(seed=0)
+    action = torch.zeros(3, *env.single_action_space.shape)  # type: ignore[misc]
+    assert not env.step(action).ended.any()
+    step = env.step(action)
+    assert step.truncated.all()
+    assert not step.terminated.any()
+    assert not env.step(action).ended.any()
+
+
+class OfPlayground:
+    """An env with the methods of MuJoCo Playground, which gives several observations."""
+
+    action_size = 1
+    observation_size: ClassVar[dict[str, Any]] = {"state": (2,), "privileged_state": (5,)}
+
+    def reset(self, key: Any) -> Any:
+        import jax
+
+        obs = {"state": jax.random.uniform(key, (2,)), "privileged_state": jax.numpy.zeros(5)}
+        return PlaygroundState(obs, jax.numpy.zeros(()), jax.numpy.zeros(()))
+
+    def step(self, state: Any, action: Any) -> Any:
+        obs = {"state": state.obs["state"] + action, "privileged_state": state.obs["privileged_state"]}
+        return PlaygroundState(obs, obs["state"][0], state.done)
+
+
+class PlaygroundState(NamedTuple):
+    """The parts of a state that are read."""
+
+    obs: Any
+    reward: Any
+    done: Any
+
+
+@needs_jax
+def test_playground_shows_the_entry_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = SimpleNamespace(
+        load=lambda name, config_overrides: OfPlayground(),
+        get_default_config=lambda name: SimpleNamespace(episode_length=2),
+    )
+    monkeypatch.setitem(sys.modules, "mujoco_playground", SimpleNamespace(registry=registry))
+    env = TensorEnv(PlaygroundEnv("Walk", 3))
+    obs = env.reset(seed=0).clone()
+    assert obs.shape == (3, 2)
+    step = env.step(torch.ones(3, 1))
+    torch.testing.assert_close(step.reward, obs[:, 0] + 1)
+    assert env.step(torch.ones(3, 1)).truncated.all()

@@ -14,6 +14,7 @@ from lightning_ding.policy import DQNPolicy, create_policy
 from lightning_ding.policy.base import compile as compiled_module
 from lightning_ding.policy.base.compile import Compiler
 from lightning_ding.utils import private_api
+from lightning_ding.utils.compiled import Compiled
 from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
@@ -111,7 +112,7 @@ def operators_of(function: Any, tensors: list[Tensor], monkeypatch: pytest.Monke
         return lambda given: graph(*given)
 
     monkeypatch.setattr(private_api, "_compile", kept)
-    made = private_api.Compiled(function, tensors, [False] * len(tensors))(tensors)
+    made = Compiled(function, tensors, [False] * len(tensors), 0)(tensors)
     assert_close(made[0], function(*tensors)[0])
     return {str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"}
 

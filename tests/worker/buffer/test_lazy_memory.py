@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from lightning_ding.policy import C51Policy, DDPGPolicy, DQNPolicy, QRDQNPolicy, RainbowPolicy, SACPolicy, TD3Policy
 from lightning_ding.worker import create_buffer
-from lightning_ding.worker.buffer.files import Memory
+from lightning_ding.worker.buffer.memory import Memory
 
 MANY = 1_000_000
 WIDTH = 500

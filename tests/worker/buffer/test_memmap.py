@@ -11,8 +11,8 @@ import pytest
 
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.buffer.columns import ObsColumn
-from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames
+from lightning_ding.worker.buffer.memory import Memory
 
 
 def buffer_of(folder: Path | None, kind: str = "naive", **config: Any) -> Any:

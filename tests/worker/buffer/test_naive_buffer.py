@@ -10,6 +10,7 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.worker import NaiveReplayBuffer, SequenceReplayBuffer, create_buffer
+from lightning_ding.worker.buffer import sampling
 from tests.worker.buffer.uniform_toys import assert_equal, buffer_of, filled, steps
 
 
@@ -344,3 +345,19 @@ def test_mistakes_are_named() -> None:
     state = SequenceReplayBuffer({"replay_buffer_size": 3, "sequence_length": 2}).state_dict()
     with pytest.raises(ValueError, match="state must be the state of a NaiveReplayBuffer, got 'SequenceReplayBuffer'"):
         NaiveReplayBuffer({"replay_buffer_size": 3}).load_state_dict(state)
+
+
+@pytest.mark.parametrize(("num_batches", "batch_size", "count"), [(1, 32, 70), (5, 8, 1000), (3, 20, 45)])
+def test_number_that_repeats_another_of_its_minibatch_is_drawn_again(
+    num_batches: int, batch_size: int, count: int
+) -> None:
+    rows = np.random.default_rng(0).integers(count, size=(num_batches, batch_size))
+    expected = np.zeros(rows.shape, dtype=bool)
+    for minibatch, row in enumerate(rows):
+        order = row.argsort()
+        for place in range(1, batch_size):
+            expected[minibatch, order[place]] = row[order[place]] == row[order[place - 1]]
+
+    again = sampling._repeats(rows)
+
+    np.testing.assert_array_equal(again if again is not None else np.zeros(rows.shape, dtype=bool), expected)

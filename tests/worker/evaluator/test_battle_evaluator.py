@@ -17,7 +17,7 @@ from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.policy.random import random_eval_mode
 from lightning_ding.utils.modes import EvalMode
 from lightning_ding.worker import BattleInteractionSerialEvaluator, create_serial_evaluator
-from lightning_ding.worker.evaluator import base as sharding
+from lightning_ding.worker.evaluator import direct as sharding
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from tests.toys.games import RelayGame
 

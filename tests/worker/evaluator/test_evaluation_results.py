@@ -137,7 +137,7 @@ class Writer:
 def written(evaluator: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, **kwargs: Any) -> dict[str, Any]:
     """Evaluate, which takes ``seconds``, and return what was written by name."""
     clock = iter([100.0, 100.0 + seconds])
-    monkeypatch.setattr("lightning_ding.worker.evaluator.base.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("lightning_ding.worker.evaluator.direct.perf_counter", lambda: next(clock))
     evaluator.eval(**kwargs)
     return evaluator._log.tb_logger.scalars  # type: ignore[no-any-return]
 

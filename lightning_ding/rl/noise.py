@@ -1,4 +1,4 @@
-"""State-dependent exploration: noise that is a linear function of the features of a state.
+"""Noise to add to continuous actions: independent, autocorrelated, or a function of the features of a state.
 
 Shapes: B batch (one row for each env), N envs, F features, A dimensions of an action.
 """
@@ -12,6 +12,75 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+def gaussian_noise(
+    shape: Sequence[int], sigma: float, rng: np.random.Generator, noise_range: tuple[float, float] | None = None
+) -> NDArray[np.float32]:
+    """Return independent normal noise.
+
+    Args:
+        shape: Shape of the noise.
+        sigma: Standard deviation before clipping, >= 0.
+        rng: Random number generator; with :class:`TensorDraws` the noise is a tensor.
+        noise_range: Smallest and largest value, to which the noise is clipped; None for no limit.
+    """
+    noise = rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(sigma)
+    return noise if noise_range is None else noise.clip(*noise_range)
+
+
+class OrnsteinUhlenbeckNoise:
+    """Autocorrelated noise: x <- x + theta (0 - x) dt + sigma sqrt(dt) N(0, 1), with one state for each env.
+
+    Uhlenbeck and Ornstein 1930 (https://doi.org/10.1103/PhysRev.36.823), with the constants of Lillicrap et al. 2016,
+    section 7 (https://arxiv.org/abs/1509.02971). Its stationary variance is about sigma^2 / (2 theta).
+
+    Args:
+        sigma: Scale of the noise of a step, >= 0.
+        theta: Pull towards 0, >= 0.
+        dt: Duration of a step, > 0.
+
+    Example:
+        >>> noise = OrnsteinUhlenbeckNoise(sigma=0.0)
+        >>> noise.state = np.array([[1.0]])
+        >>> float(noise.sample((1, 1), np.random.default_rng())[0, 0])
+        0.8500000238418579
+    """
+
+    def __init__(self, sigma: float, theta: float = 0.15, dt: float = 1.0) -> None:
+        self.sigma, self.theta, self.dt = sigma, theta, dt
+        self.state: NDArray[np.float64] = np.zeros((0, 0))  # (B, A)
+
+    def sample(
+        self, shape: tuple[int, int], rng: np.random.Generator, sigma: float | None = None
+    ) -> NDArray[np.float32]:
+        """Return the next noise of B envs, shape (B, A); all states restart at 0 if the shape changes.
+
+        Args:
+            shape: Shape (B, A) of the noise.
+            rng: Random number generator.
+            sigma: Scale of the noise of this step; None means the ``sigma`` of the constructor.
+        """
+        if self.state.shape != shape:
+            self.state = np.zeros(shape)
+        step = (self.sigma if sigma is None else sigma) * self.dt**0.5
+        self.state = self.state * (1 - self.theta * self.dt) + step * rng.standard_normal(shape)
+        return self.state.astype(np.float32)
+
+    def reset(self, ids: Sequence[int] | None = None) -> None:
+        """Set the states of envs to 0, as at the start of an episode; None means all envs."""
+        if ids is None:
+            self.state = np.zeros((0, 0))
+        else:
+            self.state[[env_id for env_id in ids if env_id < len(self.state)]] = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the noise as a list of rows."""
+        return {"state": self.state.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that ``state_dict`` returned."""
+        self.state = np.array(state["state"]) if state["state"] else np.zeros((0, 0))
 
 
 class StateDependentNoise:
