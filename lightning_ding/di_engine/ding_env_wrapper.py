@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.base_env import BaseEnv, BaseEnvTimestep
+from lightning_ding.di_engine.form_wrappers import OldEnv, is_old_env
 from lightning_ding.envs.atari import make_atari
 from lightning_ding.envs.wrappers import record_videos
 
@@ -20,17 +21,18 @@ class DingEnvWrapper(BaseEnv):
     """Gives a gymnasium env, or the env with the id ``cfg.env_id``, the interface of :class:`BaseEnv`.
 
     Args:
-        env: A gymnasium env; None makes ``cfg.env_id`` at the first ``reset``.
+        env: An env of gymnasium, or of the package gym, with a warning; None makes ``cfg.env_id`` with gymnasium at the
+            first ``reset``.
         cfg: Mapping with these entries: ``env_id``; ``env_wrapper``, either ``"default"``, ``"mujoco_default"``,
             ``"atari_default"`` (the preprocessing of ``make_atari``, without ``env``), or a list of functions that take
             and return an env; ``act_scale``, whether actions are clipped to [-1, 1] and scaled to the bounds of the
             env; ``rew_clip``, whether rewards are at least -10. Others are ignored, because envs share a section.
         seed_api: Whether seeds are passed to the env.
         caller: Use of the env; with ``"evaluator"``, the games of ``"atari_default"`` are complete and unclipped.
-        is_gymnasium: Must be true; envs of the package ``gym`` are not supported.
+        is_gymnasium: Without effect: the class of ``env`` says from which package it is.
 
     Raises:
-        TypeError: If ``env`` is not a gymnasium env.
+        TypeError: If ``env`` is no env of either package.
         ValueError: If an argument has a value that is not allowed.
 
     Example:
@@ -49,7 +51,6 @@ class DingEnvWrapper(BaseEnv):
     ) -> None:
         super().__init__(dict(cfg or {}))
         wrapper = self._cfg.get("env_wrapper", "default")
-        require(is_gymnasium, "is_gymnasium", "True, because envs of the package gym are not supported", is_gymnasium)
         require(caller in ("collector", "evaluator"), "caller", "'collector' or 'evaluator'", caller)
         env_id = self._cfg.get("env_id")
         require(env is not None or isinstance(env_id, str), "cfg.env_id", "the id of an env, without env", env_id)
@@ -57,6 +58,8 @@ class DingEnvWrapper(BaseEnv):
             raise ValueError('env must be None with env_wrapper "atari_default", which makes the game cfg.env_id')
         is_known = wrapper in NAMES if isinstance(wrapper, str) else all(callable(one) for one in wrapper)
         require(is_known, "cfg.env_wrapper", f"one of {NAMES} or a list of functions", wrapper)
+        if is_old_env(env):
+            env = OldEnv(env)
         if env is not None and not isinstance(env, gym.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {type(env).__name__}")
         self._seed_api, self._caller = seed_api, caller

@@ -17,12 +17,53 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import require
+from lightning_ding.utils.foreign import attach
 
+_ERRORS = (
+    *("bdq_nstep_td_error", "dqfd_nstep_td_data", "dqfd_nstep_td_error", "dqfd_nstep_td_error_with_rescale"),
+    *("inv_symlog", "m_q_1step_td_data", "m_q_1step_td_error", "q_1step_td_data", "q_1step_td_error"),
+    *("q_nstep_sql_td_error", "q_nstep_td_error_with_rescale", "q_v_1step_td_data", "q_v_1step_td_error"),
+    *("symlog", "value_inv_transform", "value_transform"),
+)
+_QUANTILES = (
+    *("dist_1step_td_data", "dist_1step_td_error", "dist_nstep_td_data", "dist_nstep_td_error"),
+    *("evaluate_quantile_at_action", "fqf_calculate_fraction_loss", "fqf_nstep_td_data", "fqf_nstep_td_error"),
+    *("iqn_nstep_td_data", "iqn_nstep_td_error", "qrdqn_nstep_td_data", "qrdqn_nstep_td_error"),
+)
+_FORMS = (
+    *("ArgmaxSampler", "GaussianNoise", "HybridDeterminsticSampler", "HybridStochasticSampler", "MuSampler"),
+    *("MultinomialSampler", "OUNoise", "ReparameterizationSampler", "a2c_data", "a2c_error"),
+    *("a2c_error_continuous", "a2c_loss", "coma_data", "coma_error", "coma_loss", "compute_importance_weights"),
+    *("create_noise_generator", "get_epsilon_greedy_fn", "happo_data", "happo_error", "happo_error_continuous"),
+    *("happo_info", "happo_loss", "happo_policy_data", "happo_policy_error", "happo_policy_error_continuous"),
+    *("happo_policy_loss", "happo_value_data", "happo_value_error", "ppg_data", "ppg_joint_error"),
+    *("ppg_joint_loss", "vtrace_data", "vtrace_error_continuous_action", "vtrace_error_discrete_action"),
+    "vtrace_loss",
+)
+_HOMES = {
+    **dict.fromkeys(_ERRORS, "di_engine.rl_errors"),
+    **dict.fromkeys(_QUANTILES, "di_engine.rl_quantiles"),
+    **dict.fromkeys(_FORMS, "di_engine.rl_forms"),
+}
+__all__ = [
+    *_HOMES,
+    *("gae", "gae_data", "get_gae", "get_gae_with_default_last_value", "get_nstep_return_data"),
+    *("get_train_sample", "nstep_return", "nstep_return_data", "ppo_data", "ppo_data_continuous", "ppo_error"),
+    *("ppo_error_continuous", "ppo_info", "ppo_loss", "ppo_policy_data", "ppo_policy_error"),
+    *("ppo_policy_data_continuous", "ppo_policy_error_continuous", "ppo_policy_loss", "ppo_value_data"),
+    *("ppo_value_error", "q_nstep_td_data", "q_nstep_td_error", "v_1step_td_data", "v_1step_td_error"),
+    *("v_nstep_td_data", "v_nstep_td_error"),
+]
+_others = attach(__name__, _HOMES)[0]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 SQUARED: Criterion = nn.MSELoss(reduction="none")
 Transition = dict[str, Any]
 AFTER = ("next_obs", "done")
 """Entries of a transition that belong to its end."""
+
+
+def __getattr__(name: str) -> Any:
+    return _others(name)
 
 
 # ---------------------------------------------------------------------- temporal differences
@@ -128,7 +169,7 @@ def q_nstep_td_error(
         target = reward + discount * next_value * (1 - done.to(reward.dtype))
     else:
         target = nstep_return(nstep_return_data(reward, next_value, done), gamma, nstep, value_gamma)
-    return _weighted(criterion(value, target.detach()), weight)
+    return weighted(criterion(value, target.detach()), weight)
 
 
 def v_1step_td_error(data: v_1step_td_data, gamma: float, criterion: Criterion = SQUARED) -> tuple[Tensor, Tensor]:
@@ -141,7 +182,7 @@ def v_1step_td_error(data: v_1step_td_data, gamma: float, criterion: Criterion =
     """
     v, next_v, reward, done, weight = data
     alive = torch.ones_like(reward) if done is None else 1 - done.to(reward.dtype)
-    return _weighted(criterion(v, (reward + gamma * alive * next_v).detach()), weight)
+    return weighted(criterion(v, (reward + gamma * alive * next_v).detach()), weight)
 
 
 def v_nstep_td_error(
@@ -160,33 +201,15 @@ def v_nstep_td_error(
     """
     v, next_n_v, reward, done, weight, value_gamma = data
     target = nstep_return(nstep_return_data(reward, next_n_v, done), gamma, nstep, value_gamma)
-    return _weighted(criterion(v, target.detach()), weight)
+    return weighted(criterion(v, target.detach()), weight)
 
 
-def _weighted(loss: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+def weighted(loss: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the weighted mean of the losses of samples, shape (B,), and these losses."""
     return (loss if weight is None else loss * weight).mean(), loss
 
 
 # ---------------------------------------------------------------------- policy gradients
-
-
-class a2c_data(NamedTuple):  # noqa: N801
-    """``logit`` (B, N), or ``mu`` and ``sigma`` (B, A); the others (B,), weights may be None."""
-
-    logit: Any
-    action: Tensor
-    value: Tensor
-    adv: Tensor
-    return_: Tensor
-    weight: Tensor | None
-
-
-class a2c_loss(NamedTuple):  # noqa: N801
-    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
 
 
 class ppo_policy_data(NamedTuple):  # noqa: N801
@@ -197,6 +220,7 @@ class ppo_policy_data(NamedTuple):  # noqa: N801
     action: Tensor
     adv: Tensor
     weight: Tensor | None
+    logit_pretrained: None = None
 
 
 class ppo_value_data(NamedTuple):  # noqa: N801
@@ -219,6 +243,7 @@ class ppo_data(NamedTuple):  # noqa: N801
     adv: Tensor
     return_: Tensor
     weight: Tensor | None
+    logit_pretrained: None = None
 
 
 class ppo_data_continuous(NamedTuple):  # noqa: N801
@@ -232,6 +257,7 @@ class ppo_data_continuous(NamedTuple):  # noqa: N801
     adv: Tensor
     return_: Tensor
     weight: Tensor | None
+    logit_pretrained: None = None
 
 
 class ppo_policy_loss(NamedTuple):  # noqa: N801
@@ -254,18 +280,6 @@ class ppo_info(NamedTuple):  # noqa: N801
 
     approx_kl: float
     clipfrac: float
-
-
-def a2c_error(data: a2c_data) -> a2c_loss:
-    """Return the losses of advantage actor-critic, for discrete and continuous actions."""
-    distribution = rl.distribution_of(data.logit)
-    weight = torch.ones_like(data.value) if data.weight is None else data.weight
-    policy = -(distribution.log_prob(data.action) * data.adv * weight).mean()
-    value = ((data.return_ - data.value).square() * weight).mean()
-    return a2c_loss(policy, value, (distribution.entropy() * weight).mean())
-
-
-a2c_error_continuous = a2c_error
 
 
 def ppo_policy_error(
@@ -307,7 +321,7 @@ def ppo_value_error(data: ppo_value_data, clip_ratio: float = 0.2, use_value_cli
     error = (target - value).square()
     if use_value_clip:
         error = torch.maximum(error, (target - old - (value - old).clamp(-clip_ratio, clip_ratio)).square())
-    return 0.5 * _weighted(error, weight)[0]
+    return 0.5 * weighted(error, weight)[0]
 
 
 def ppo_error(
@@ -317,13 +331,16 @@ def ppo_error(
     dual_clip: float | None = None,
 ) -> tuple[ppo_loss, ppo_info]:
     """Return the losses of PPO, and numbers to watch; see :func:`ppo_policy_error` and :func:`ppo_value_error`."""
-    new, old, action, value_new, value_old, adv, return_, weight = data
+    new, old, action, value_new, value_old, adv, return_, weight, pretrained = data
+    require(pretrained is None, "logit_pretrained", "None: there is no third policy here", pretrained)
     policy, info = ppo_policy_error(ppo_policy_data(new, old, action, adv, weight), clip_ratio, dual_clip)
     value = ppo_value_error(ppo_value_data(value_new, value_old, return_, weight), clip_ratio, use_value_clip)
     return ppo_loss(policy.policy_loss, value, policy.entropy_loss), info
 
 
 ppo_error_continuous = ppo_error
+ppo_policy_error_continuous = ppo_policy_error
+ppo_policy_data_continuous = ppo_policy_data
 
 
 # ---------------------------------------------------------------------- lists of transitions

@@ -103,7 +103,7 @@ def _run(
         _check_without_steps(main, create, kind, max_env_step, "which learns from the rewards of its data set")
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
-    config, network = _policy_config(keys, given, family, notes)
+    config, network = policy_config(keys, given, family, notes)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     config = deep_merge(config, translate_reward_model(main, create, notes))
     theirs, here = per_round(keys, family)
@@ -179,7 +179,7 @@ def without_defaults(config: Config, policy_class: type[Policy[Any]]) -> Config:
 # ---------------------------------------------------------------------------------------------------- the policy
 
 
-def _policy_config(keys: Config, given: set[str], family: str, notes: Notes) -> tuple[Config, Config | None]:
+def policy_config(keys: Config, given: set[str], family: str, notes: Notes) -> tuple[Config, Config | None]:
     """Return our config of a policy, and the user's own network if the pair names one."""
     network = _network(keys, family)
     table, ours, origin = KEYS[family], dict[str, Any](), dict[str, str]()

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 _SERIAL = ("eval", "serial_pipeline", "serial_pipeline_offline", "serial_pipeline_onpolicy")
 _HOMES = {"parallel_pipeline": "entry.parallel", **dict.fromkeys(_SERIAL, "di_engine.serial")}
-__getattr__ = attach(__name__, _HOMES)[0]  # imported when they are used, so that other commands start faster
+__getattr__, __dir__ = attach(__name__, _HOMES)[:2]  # imported when they are used, so that other commands start faster

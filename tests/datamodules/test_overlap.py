@@ -25,7 +25,7 @@ from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.entry.cli import main
 from lightning_ding.envs import EnvProcessError
 from lightning_ding.policy import DQNPolicy, PPOPolicy, R2D2Policy, RainbowPolicy, SACPolicy
-from lightning_ding.policy.base.non_finite import NonFiniteError
+from lightning_ding.policy.base.dump import NonFiniteError
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.collector.overlap import KeptWeights, Overlap

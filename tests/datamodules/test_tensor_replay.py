@@ -33,7 +33,8 @@ from lightning_ding.policy import (
     TQCPolicy,
 )
 from lightning_ding.policy.base import non_finite
-from lightning_ding.policy.base.non_finite import NonFiniteError, NonFiniteGuard
+from lightning_ding.policy.base.dump import NonFiniteError
+from lightning_ding.policy.base.non_finite import NonFiniteGuard
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 from tests.datamodules.test_tensor_mode import N, NothingIsRead, Opaque, no_scalar, set_up, short_cart_poles, trainer

@@ -136,7 +136,6 @@ def test_configs_of_several_envs_say_what_they_are_for() -> None:
     ("arguments", "message"),
     [
         ({}, "cfg.env_id must be the id of an env, without env, got None"),
-        ({"env": Fall(), "is_gymnasium": False}, "is_gymnasium must be True"),
         ({"env": Fall(), "caller": "learner"}, "caller must be 'collector' or 'evaluator', got 'learner'"),
         ({"env": Fall(), "cfg": {"env_wrapper": "gym_hybrid_default"}}, "cfg.env_wrapper must be one of"),
         ({"env": Fall(), "cfg": {"env_wrapper": [{"type": "warp_frame"}]}}, "cfg.env_wrapper must be one of"),

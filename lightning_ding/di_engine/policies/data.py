@@ -193,13 +193,17 @@ def columns_of(transitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a list of transitions as nested tensors with leading axis B, in this project's form.
 
     DI-engine's transitions have ``done`` in place of ``terminated``, rewards of shape (1,), and discrete actions of
-    that shape.
+    that shape. The ids that a buffer gives as text are left out.
     """
-    columns = cast("dict[str, Any]", nested.stack(list(transitions)))
-    if "done" not in columns or "terminated" in columns:
+    texts = {name for name, value in transitions[0].items() if isinstance(value, str)} if transitions else set()
+    rows = [{name: one[name] for name in one if name not in texts} for one in transitions] if texts else transitions
+    columns = cast("dict[str, Any]", nested.stack(list(rows)))
+    if "done" not in columns:
         return columns
-    columns["terminated"] = columns.pop("done").bool()
-    for name in ("reward", "terminated", "action"):
+    is_theirs = "terminated" not in columns
+    if is_theirs:
+        columns["terminated"] = columns.pop("done").bool()
+    for name in ("reward", "terminated", "action") if is_theirs else ("reward",):
         column = columns.get(name)
         is_single = isinstance(column, Tensor) and column.ndim == 2 and column.shape[1] == 1
         if is_single and (name != "action" or not column.is_floating_point()):  # type: ignore[union-attr]

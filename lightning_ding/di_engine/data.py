@@ -1,0 +1,154 @@
+"""DI-engine's buffer of ``ding.data``, which stores any objects.
+
+A buffer for the loop of a script that learns from transitions is in :mod:`lightning_ding.di_engine.worker`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_ding.config import require
+
+__all__ = ["Buffer", "BufferedData", "DequeBuffer"]
+
+
+@dataclass
+class BufferedData:
+    """An object of a buffer, its id, and further values, such as a priority."""
+
+    data: Any
+    index: str
+    meta: dict[str, Any]
+
+
+class DequeBuffer:
+    """Stores the newest objects, and draws them uniformly.
+
+    Args:
+        size: Number of objects, >= 1.
+        sliced: Without effect: a drawn list is always new.
+
+    Example:
+        >>> buffer = DequeBuffer(size=2)
+        >>> for number in range(3):
+        ...     _ = buffer.push(number, {"even": number % 2 == 0})
+        >>> sorted(one.data for one in buffer.sample(2)), buffer.count()
+        ([1, 2], 2)
+    """
+
+    def __init__(self, size: int, sliced: bool = False) -> None:
+        require(size >= 1, "size", ">= 1", size)
+        self.size = size
+        self._stored: OrderedDict[str, BufferedData] = OrderedDict()
+        self._numbers = itertools.count()
+
+    def push(self, data: Any, meta: Mapping[str, Any] | None = None) -> BufferedData:
+        """Store an object and return its entry; the oldest one leaves a full buffer."""
+        entry = BufferedData(data, str(next(self._numbers)), dict(meta or {}))
+        self._stored[entry.index] = entry
+        if len(self._stored) > self.size:
+            self._stored.popitem(last=False)
+        return entry
+
+    def sample(
+        self,
+        size: int | None = None,
+        indices: Sequence[str] | None = None,
+        replace: bool = False,
+        sample_range: slice | None = None,
+        ignore_insufficient: bool = False,
+        groupby: str | Callable[[BufferedData], Any] | None = None,
+        unroll_len: int | None = None,
+    ) -> list[Any]:
+        """Return entries.
+
+        Args:
+            size: Number of entries, or of groups, >= 1.
+            indices: Ids of the entries, in place of ``size``.
+            replace: Allow an entry more than once.
+            sample_range: Range to draw from, by age, the oldest first; None draws from all.
+            ignore_insufficient: Return fewer entries where there are too few, rather than raise.
+            groupby: Name of a value of ``meta``, or a function of an entry, by which entries form groups; the result is
+                a list of lists then.
+            unroll_len: Length of a window that is drawn from each group; None for whole groups.
+
+        Raises:
+            ValueError: If there are too few entries, or neither ``size`` nor ``indices`` is given.
+            KeyError: If there is no entry of an id.
+        """
+        if indices is not None:
+            return [self._stored[one] for one in indices]
+        require(size is not None and size >= 1, "size", ">= 1, without indices", size)
+        wanted = size or 0
+        among: list[Any] = list(self._stored.values())[sample_range or slice(None)]
+        if groupby is not None:
+            among = _groups(among, groupby, unroll_len)
+        if replace and among:
+            return random.choices(among, k=wanted)
+        allowed = f"at most {len(among)}, as many as there are"
+        require(len(among) >= wanted or ignore_insufficient, "size", allowed, size)
+        return random.sample(among, min(wanted, len(among)))
+
+    def update(self, index: str, data: Any = None, meta: Mapping[str, Any] | None = None) -> bool:
+        """Replace an entry, and return whether there is one of this id."""
+        if index not in self._stored:
+            return False
+        self._stored[index] = BufferedData(data, index, dict(meta or {}))
+        return True
+
+    def delete(self, indices: str | Sequence[str]) -> None:
+        """Remove the entries of some ids; others are ignored."""
+        for one in [indices] if isinstance(indices, str) else indices:
+            self._stored.pop(one, None)
+
+    def get(self, idx: int) -> BufferedData:
+        """Return an entry by its age, the oldest first."""
+        return list(self._stored.values())[idx]
+
+    def export_data(self) -> list[BufferedData]:
+        """Return all entries."""
+        return list(self._stored.values())
+
+    def import_data(self, data_with_meta: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+        """Store several objects, each with its further values."""
+        for data, meta in data_with_meta:
+            self.push(data, meta)
+
+    def count(self) -> int:
+        """Return the number of entries."""
+        return len(self._stored)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._stored.clear()
+
+    def __iter__(self) -> Iterator[BufferedData]:
+        return iter(self.export_data())
+
+    def __copy__(self) -> DequeBuffer:
+        other = type(self)(self.size)
+        other._stored = copy.copy(self._stored)
+        other._numbers = copy.copy(self._numbers)
+        return other
+
+
+Buffer = DequeBuffer
+
+
+def _groups(
+    entries: Sequence[BufferedData], groupby: str | Callable[[BufferedData], Any], unroll_len: int | None
+) -> list[list[BufferedData]]:
+    """Return the entries by groups, or a random window of each group that is long enough."""
+    found: dict[Any, list[BufferedData]] = {}
+    for one in entries:
+        found.setdefault(groupby(one) if callable(groupby) else one.meta.get(groupby), []).append(one)
+    if unroll_len is None:
+        return list(found.values())
+    starts = {name: random.randint(0, len(one) - unroll_len) for name, one in found.items() if len(one) >= unroll_len}
+    return [found[name][start : start + unroll_len] for name, start in starts.items()]

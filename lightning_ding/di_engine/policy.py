@@ -1,0 +1,104 @@
+"""DI-engine's policies of ``ding.policy`` with its names, which take configs in its keys.
+
+``DQNPolicy(cfg.policy)`` takes what ``compile_config`` returns; a config in this package's keys, without ``type`` and
+``cuda``, is taken as it is. The classes derive from those of :mod:`lightning_ding.policy`, and are made at their first
+use. ``Policy`` is the base of a class of the user in DI-engine's form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from easydict import EasyDict
+from torch import nn
+
+from lightning_ding import policy as ours
+from lightning_ding.di_engine.policies.collate import (
+    default_collate,
+    default_decollate,
+    default_preprocess_learn,
+    single_env_forward_wrapper,
+)
+from lightning_ding.di_engine.policy_section import CLASSES, FAMILIES, default_section, translated
+from lightning_ding.policy import CommandModePolicy, Policy
+from lightning_ding.registry import POLICY_REGISTRY
+
+COMMAND = "CommandModePolicy"
+COMMANDS = {name.removesuffix("Policy") + COMMAND: name for name in CLASSES}
+"""Class for each of DI-engine's classes that also have a command mode, which all policies have here."""
+__all__ = [
+    *CLASSES,
+    *COMMANDS,
+    "CommandModePolicy",
+    "Policy",
+    "create_policy",
+    "default_collate",
+    "default_decollate",
+    "default_preprocess_learn",
+    "get_policy_cls",
+    "set_noise_mode",
+    "single_env_forward_wrapper",
+]
+
+
+def __getattr__(name: str) -> Any:
+    known = COMMANDS.get(name, name)
+    if known not in CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals().get(known) or _in_form(known, POLICY_REGISTRY.get(CLASSES[known]))
+    globals()[known] = globals()[name] = made
+    return made
+
+
+def _in_form(name: str, base: Any) -> Any:
+    """Return a subclass of a policy whose configs may have DI-engine's keys."""
+
+    class InForm(base):  # type: ignore[misc]
+        ding_type = CLASSES[name]
+
+        @classmethod
+        def default_config(cls) -> EasyDict:
+            """Return DI-engine's defaults as a new ``EasyDict``; the model's shapes are left open."""
+            return default_section(CLASSES[name])
+
+        def _read_config(self, cfg: Any) -> Any:
+            is_theirs = isinstance(cfg, Mapping) and bool({"type", "cuda", "cfg_type"} & cfg.keys())
+            self.__dict__["_asked_episodes"] = cfg.get("collect", {}).get("n_episode") if is_theirs else None
+            return super()._read_config(translated(cfg, CLASSES[name]) if is_theirs else cfg)
+
+        @property
+        def n_episode(self) -> int | None:
+            """Episodes that a collector of whole episodes collects."""
+            episodes: int | None = super().n_episode
+            return self.__dict__["_asked_episodes"] if episodes is None else episodes
+
+    InForm.__name__ = InForm.__qualname__ = name
+    InForm.__module__ = __name__
+    InForm.__doc__ = f"{base.__name__} of this package, which takes a config in DI-engine's keys."
+    return InForm
+
+
+def get_policy_cls(cfg: Mapping[str, Any]) -> Any:
+    """Return the class of the policy that ``cfg["type"]`` names, with or without ``_command``."""
+    kind = str(cfg["type"]).removesuffix("_command")
+    names = {family: name for name, family in CLASSES.items()}
+    family = FAMILIES.get(kind, kind)
+    return __getattr__(names[family]) if family in names else ours.get_policy_cls(EasyDict(type=kind, **_modules(cfg)))
+
+
+def create_policy(cfg: Mapping[str, Any], **kwargs: Any) -> Any:
+    """Return the policy that ``cfg["type"]`` names, made with the config and further arguments, such as ``model``."""
+    return get_policy_cls(cfg)(cfg, **kwargs)
+
+
+def _modules(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    names = cfg.get("import_names") or ()
+    return {"import_names": [one for one in names if one.partition(".")[0] != "ding"]}
+
+
+def set_noise_mode(module: nn.Module, noise_enabled: bool) -> None:
+    """Set ``enable_noise`` of all layers of a network that have this attribute."""
+    for layer in module.modules():
+        if hasattr(layer, "enable_noise"):
+            layer.enable_noise = noise_enabled  # type: ignore[assignment]
