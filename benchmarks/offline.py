@@ -78,6 +78,7 @@ SLOW_QRDQN = {
 SETS = {
     "pendulum": Source("sac", 3000, 250),
     "pendulum_poor": Source("sac", 2000, 250),
+    "pendulum_training": Source("sac", 6000, buffer_size=6000),
     "cartpole": Source("qrdqn", 10_000, 200, settings=SLOW_QRDQN),
     "cartpole_training": Source("qrdqn", 50_000, settings=SLOW_QRDQN, buffer_size=60_000),
     "cartpole_best": Source("dqn", 50_000, 20, is_greedy=True),
@@ -89,6 +90,7 @@ RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
     **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql"), "pendulum"),
     "awac_poor": "pendulum_poor",
+    "edac": "pendulum_training",
     "discrete_cql": "cartpole",
     "dt": "cartpole_training",
     "bc_cartpole": "cartpole_best",

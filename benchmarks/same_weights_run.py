@@ -53,7 +53,7 @@ Config = dict[str, Any]
 Digests = dict[str, str]
 
 HALF, EPOCHS, ROUNDS = 2, 4, 12  # epochs of the start, epochs in all, rounds of an epoch
-ON_POLICY = ("pg", "pqn", "a2c", "ppo", "recurrent_ppo")
+ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "recurrent_ppo")
 STEPS = ("start", "continue", "load")
 SIDE = 12  # pixels
 
@@ -145,6 +145,7 @@ ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "a2c": (ROLLOUT,),
     "pqn": (ROLLOUT, PASSES),
     "ppo": (ROLLOUT, PASSES),
+    "ppg": (ROLLOUT, PASSES),
     "recurrent_ppo": (ROLLOUT, PASSES),
 }
 PRIORITIES: Config = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
@@ -155,9 +156,9 @@ def family(kind: str) -> tuple[Config, ...]:
     """Return the configs that all cases of an algorithm start from."""
     if kind in ROLLOUTS:
         return ROLLOUTS[kind]
-    if kind in ("bc", "impala", "ppo_offpolicy"):  # take no random actions
+    if kind in ("bc", "impala", "acer", "ppo_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
-        return own, {"model": {"encoder_hidden_size_list": [16]}}
+        return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
 
 
@@ -209,6 +210,8 @@ CASES: dict[str, Case] = {
     "rainbow": Case("prioritised, noisy layers", "rainbow"),
     "mdqn": Case("3 steps", "mdqn", {"nstep": 3}),
     "sql": Case("multi-discrete actions", "sql", {}, partial(ToyEnv, acts="many")),
+    "sqn": Case("a learned temperature", "sqn"),
+    "bdq": Case("multi-discrete actions", "bdq", {}, partial(ToyEnv, acts="many")),
     "sqil": Case("demonstrations", "sqil", data={"demonstrations": demonstrations()}),
     "dqfd": Case(
         "demonstrations, pretraining",
@@ -267,7 +270,9 @@ CASES: dict[str, Case] = {
         {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None}},
     ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
+    "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
+    "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),
     "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),

@@ -96,7 +96,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the entry of ``known`` that is most similar to a dotted name, or None if none is similar.
 
     The last parts are compared: an equal one in another section comes first, then an entry of ``OTHER_NAMES``, then a
-    similar spelling. Among several, the one with the most similar sections is returned.
+    similar spelling. Among several, the one with the most similar sections, or the same first letter, is returned.
 
     Example:
         >>> closest("learning_rate", ["learn.loss", "learn.learning_rate"])
@@ -107,15 +107,15 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     last = name.rpartition(".")[2]
     meanings = (last, *OTHER_NAMES.get(last, ()))
 
-    def likeness(one: str) -> tuple[int, float, float]:
+    def likeness(one: str) -> tuple[int, float, float, bool]:
         own = one.rpartition(".")[2]
         rank = len(meanings) - meanings.index(own) if own in meanings else 0
-        return rank, _ratio(last, own), _ratio(name, one)
+        return rank, _ratio(last, own), _ratio(name, one), last[:1] == own[:1]
 
     best = max(sorted(known), key=likeness, default=None)
     if best is None:
         return None
-    rank, of_last_part, _ = likeness(best)
+    rank, of_last_part, *_ = likeness(best)
     return best if rank or of_last_part >= 0.6 else None
 
 

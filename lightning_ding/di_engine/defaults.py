@@ -30,6 +30,13 @@ _QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "dqn": {**_Q_LEARNING, "nstep": 1, "learn": _STEPS},
     **{name: {**_Q_LEARNING, "learn": _STEPS} for name in ("mdqn", "sql")},
+    "bdq": {**_Q_LEARNING, "model": {**_ENCODER, "layer_num": 3}, "learn": _STEPS},
+    "sqn": {
+        "random_collect_size": 0,
+        "model": {**_HEAD, "dueling": True},
+        "learn": {"update_per_collect": 16, "batch_size": 64},
+        "other": {"eps": {"decay": 2000}, "replay_buffer": {"replay_buffer_size": 100_000}},
+    },
     **{name: {**_Q_LEARNING, "learn": _COPIED} for name in ("c51", "qrdqn")},
     "iqn": {**_Q_LEARNING, "model": {**_QUANTILES, "num_quantiles": 32}, "learn": _COPIED},
     "fqf": {**_Q_LEARNING, "model": _QUANTILES, "learn": _COPIED},
@@ -76,6 +83,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "collect": {"discount_factor": 0.9},
     },
     "ppo": {"model": _HEADS, "learn": {"clip_ratio": 0.2, "value_norm": True}},
+    "ppg": {
+        "model": _HEADS | {"actor_head_layer_num": 2},
+        "learn": {
+            **{"learning_rate": 0.001, "clip_ratio": 0.2, "value_norm": False, "adv_norm": False},
+            **{"entropy_weight": 0.01, "aux_freq": 8},
+        },
+    },
     "ppo_offpolicy": {
         "model": _HEADS,
         "learn": {"clip_ratio": 0.2, "adv_norm": False, "value_norm": True},
@@ -86,8 +100,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"grad_clip_type": None},
         "other": {"replay_buffer": {"replay_buffer_size": 1000}},
     },
+    "acer": {
+        "model": _HEADS,
+        "learn": {"discount_factor": 0.9, "grad_clip_type": None},
+        "eval": {"evaluator": {"eval_freq": 200}},
+        "other": {"replay_buffer": {"replay_buffer_size": 1000}},
+    },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
     "cql": {"learn": {"learning_rate_policy": 3e-4, "min_q_weight": 1.0}},
+    "edac": {
+        "model": {"critic_head_layer_num": 1},
+        "learn": {"alpha": 1, "init_w": 0.003, "eta": 0.1, "with_q_entropy": False},
+    },
     "discrete_cql": {"discount_factor": 0.97, "model": _HEAD, "learn": {"target_update_freq": 100}},
     "td3_bc": {
         "learn": {"learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3, "target_theta": 0.005},
@@ -113,6 +137,8 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "dqn": {"learn.loss": "mse"},
     "mdqn": {"learn.loss": "mse", "learn.optimizer.eps": 0.0003125},
     "sql": {"learn.loss": "mse"},
+    "sqn": {"learn.loss": "mse"},
+    "bdq": {"learn.loss": "mse", "learn.mean_target": False},
     "dqfd": {"learn.loss": "mse", "learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
     **{name: {"learn.optimizer.eps": 1e-8} for name in ("c51", "qrdqn", "iqn")},
     "rainbow": {"model.noise_std": 0.4, "learn.optimizer.eps": 1e-8},
@@ -120,10 +146,15 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "d4pg": {"model.last_layer_init": None},
     "a2c": {"learn.lr_scheduler.type": "constant"},
     "ppo": {"learn.optimizer.eps": 1e-8},
+    "ppg": {
+        **{"learn.optimizer.eps": 1e-8, "learn.grad_clip_norm": None, "learn.ppo_param_init": False},
+        "recompute_adv": False,
+    },
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
     "cql": {"learn.update_per_collect": 1},
+    "edac": {"learn.update_per_collect": 1},
     "discrete_cql": {"learn.update_per_collect": 1, "learn.optimizer.eps": 1e-8},
     "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
     "iql": {"learn.update_per_collect": 1, "learn.target_theta": 1.0},

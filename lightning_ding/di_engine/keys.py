@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_ding.di_engine.offline_keys import BC, cql_keys, from_data, iql_keys
+from lightning_ding.di_engine.offline_keys import BC, cql_keys, edac_keys, from_data, iql_keys
 from lightning_ding.di_engine.q_learning_keys import (
+    BDQ,
     CATEGORICAL,
     DQFD,
     DQN,
@@ -19,6 +20,7 @@ from lightning_ding.di_engine.q_learning_keys import (
     KAPPA,
     Q_LEARNING,
     R2D2,
+    SQN,
 )
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
@@ -207,6 +209,22 @@ _PPO: dict[str, Key] = {
     "nstep_return": only(False, why="advantages are generalised advantages"),
     EVAL_FREQ: eval_freq_key("ppo"),
 }
+_NO_CLIP = Key(needs=lambda _: False, why="DI-engine's PPG does not clip gradients")
+_NOT_OF_PPG = (
+    "recompute_adv",
+    "nstep_return",
+    "learn.epoch_per_collect",
+    "learn.ppo_param_init",
+    "model.share_encoder",
+)
+_PPG: dict[str, Key] = {
+    **{path: key for path, key in _PPO.items() if path not in _NOT_OF_PPG and "lr_scheduler" not in path},
+    **dict.fromkeys(("learn.grad_clip_type", "learn.grad_clip_value"), _NO_CLIP),
+    **dict.fromkeys(("learn.actor_epoch_per_collect", "learn.critic_epoch_per_collect"), to("learn.epoch_per_collect")),
+    **same("learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
+    "model.share_encoder": only(True, why="the actor's second value head always has its encoder"),
+    EVAL_FREQ: eval_freq_key("ppg"),
+}
 _REPLAYED: dict[str, Key] = {
     **_ACTOR_CRITIC,
     **{path: key for path, key in BUFFER.items() if "priority" not in path},
@@ -275,6 +293,27 @@ _IMPALA: dict[str, Key] = {
         lambda value, _: {"learn.optimizer.type": value}, why="DI-engine has two", allowed=("adam", "rmsprop")
     ),
 }
+_NOT_OF_ACER = ("learn.lambda_", "learn.rho_clip_ratio", "learn.rho_pg_clip_ratio", "learn.optim", "learn.value_weight")
+_OF_ACTOR_CRITIC = ("model.share_encoder", "model.sigma_type", "model.bound_type", "model.fixed_sigma_value")
+_NO_VALUES = ("model.encoder", "model.impala_cnn_encoder", "model.action_space", "action_space", *HYBRID_SHAPE)
+_ACER: dict[str, Key] = {
+    **{
+        path: key
+        for path, key in _IMPALA.items()
+        if path not in (*_NOT_OF_ACER, *_OF_ACTOR_CRITIC, *_NO_VALUES, "learn.learning_rate")
+    },
+    **same("learn.learning_rate_actor", "learn.learning_rate_critic", "learn.c_clip_ratio", "learn.target_theta"),
+    **same("learn.trust_region", "learn.trust_region_value"),
+    **same("model.actor_head_hidden_size", "model.critic_head_hidden_size"),
+    **{
+        f"model.{head}_head_layer_num": to(f"model.{head}_head_layer_num", convert=lambda layers: layers - 1)
+        for head in ("actor", "critic")
+    },
+    **dict.fromkeys(
+        ("learn.value_weight", "learn.lambda_", "learn.unroll_len", "collect.gae_lambda"),
+        Key(needs=lambda _: False, why="DI-engine's ACER does not read it"),
+    ),
+}
 _PG: dict[str, Key] = {
     **ON_POLICY,
     **same("deterministic_eval"),
@@ -294,6 +333,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "rainbow": {**Q_LEARNING, **CATEGORICAL},
     "mdqn": {**DQN, **same("entropy_tau", "m_alpha")},
     "sql": {**DQN, **same("learn.alpha")},
+    "sqn": SQN,
+    "bdq": BDQ,
     "iqn": IQN,
     "fqf": FQF,
     "r2d2": R2D2,
@@ -305,10 +346,13 @@ KEYS: dict[str, dict[str, Key]] = {
     "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
     "ppo": _PPO,
+    "ppg": _PPG,
     "ppo_offpolicy": _PPO_OFFPOLICY,
     "impala": _IMPALA,
+    "acer": _ACER,
     "pg": _PG,
     "cql": cql_keys(_SAC),
+    "edac": edac_keys(_SAC),
     "discrete_cql": {**from_data(_QRDQN), **same("learn.min_q_weight")},
     "td3_bc": {**from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
     "iql": iql_keys(_SAC),
@@ -323,6 +367,8 @@ HOME_OF_GAMMA = {
     "rainbow": "discount_factor",
     "mdqn": "discount_factor",
     "sql": "discount_factor",
+    "sqn": "learn.discount_factor",
+    "bdq": "discount_factor",
     "iqn": "discount_factor",
     "fqf": "discount_factor",
     "r2d2": "discount_factor",
@@ -334,10 +380,13 @@ HOME_OF_GAMMA = {
     "discrete_sac": "learn.discount_factor",
     "a2c": "collect.discount_factor",
     "ppo": "collect.discount_factor",
+    "ppg": "collect.discount_factor",
     "ppo_offpolicy": "collect.discount_factor",
+    "acer": "learn.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
     "cql": "learn.discount_factor",
+    "edac": "learn.discount_factor",
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
     "iql": "learn.discount_factor",

@@ -65,6 +65,20 @@ def cql_keys(sac: dict[str, Key]) -> dict[str, Key]:
     }
 
 
+def edac_keys(sac: dict[str, Key]) -> dict[str, Key]:
+    """Return the keys of EDAC, from those of SAC."""
+    of_ensemble = _never("there are model.ensemble_num critics, and no encoder")
+    return {
+        **from_data(sac),
+        **dict.fromkeys(("model.twin_critic", "model.share_encoder", "model.encoder_hidden_size_list"), of_ensemble),
+        **same("model.ensemble_num", "learn.eta", "learn.with_q_entropy"),
+        "model.critic_head_layer_num": to("model.critic_head_layer_num", convert=lambda layers: layers - 1),
+        **dict.fromkeys(
+            ("learn.min_q_weight", "learn.learning_rate_value"), _never("DI-engine's EDAC does not read it")
+        ),
+    }
+
+
 # ---------------------------------------------------------------------------------------------------- IQL
 
 _OF_CQL = ("num_actions", "with_lagrange", "lagrange_thresh", "min_q_weight", "with_q_entropy")

@@ -21,6 +21,7 @@ from lightning_ding.di_engine.shared_keys import (
     only,
     replaced,
     same,
+    squeezed,
     to,
     with_layers,
 )
@@ -132,6 +133,44 @@ R2D2: dict[str, Key] = {
         allowed=("normal", "pytorch", "gru"),
     ),
     "model.res_link": to("model.core.residual"),
+}
+
+# ---------------------------------------------------------------------------------------------------- branches
+
+
+def _branches(_: Any, cfg: Cfg) -> Ours:
+    """Return the number of actions of each dimension, of DI-engine's branches and bins; 0 leaves it to the env."""
+    number, bins = squeezed(cfg.get("model.num_branches", 0)), cfg.get("model.action_bins_per_branch", 2)
+    return {} if number == 0 else {"model.action_shape": bins if number == 1 else [bins] * number}
+
+
+_ACTIONS_OF_ENV = "the env says how many actions each dimension has"
+BDQ: dict[str, Key] = {
+    **{path: key for path, key in Q_LEARNING.items() if path not in ("model.action_shape", "model.head_layer_num")},
+    "model.num_branches": Key(_branches, why=_ACTIONS_OF_ENV),
+    "model.action_bins_per_branch": Key(_branches, why=_ACTIONS_OF_ENV),
+    "model.layer_num": to("model.head_layer_num"),
+    **same("model.a_layer_num", "model.v_layer_num"),
+}
+
+# ---------------------------------------------------------------------------------------------------- SQN
+
+
+def _random_updates(value: Any, cfg: Cfg) -> Ours:
+    """Return a schedule that ends when DI-engine's random actions do, ``value`` - 1,000 updates after the start."""
+    steps_of_update = (cfg.get("collect.n_sample") or 1) / cfg.get("learn.update_per_collect", 16)
+    return {"other.eps.end": 0.001, "other.eps.decay": max(1, value - 1000) * steps_of_update}
+
+
+_ONLY_DECAY = Key(needs=lambda _: False, why="DI-engine's SQN reads other.eps.decay alone")
+_NOT_OF_SQN = ("nstep", "discount_factor", "learn.learning_rate", "learn.target_update_freq")
+SQN: dict[str, Key] = {
+    **{path: key for path, key in DQN.items() if path not in _NOT_OF_SQN},
+    **dict.fromkeys(EPS_SCHEDULE, _ONLY_DECAY),
+    "other.eps.decay": Key(_random_updates),
+    "learn.learning_rate_q": to("learn.learning_rate"),
+    "learn.discount_factor": to("discount_factor"),
+    **same("learn.learning_rate_alpha", "learn.target_theta", "learn.alpha", "learn.target_entropy"),
 }
 
 # ---------------------------------------------------------------------------------------------------- DQfD

@@ -143,6 +143,8 @@ def same(*names: str) -> dict[str, Key]:
 
 
 EVAL_FREQ = "eval.evaluator.eval_freq"
+ON_POLICY = ("a2c", "ppg", "ppo", "pg")
+"""Policies that learn from rollouts."""
 
 
 def per_round(cfg: Cfg, family: str) -> tuple[int, int]:
@@ -150,12 +152,14 @@ def per_round(cfg: Cfg, family: str) -> tuple[int, int]:
 
     With whole episodes, whose length is not known, a round counts as one pass over one minibatch.
     """
-    if family not in ("a2c", "ppo", "pg"):
+    if family not in ON_POLICY:
         updates = int(cfg.get("learn.update_per_collect", 1))
         return updates, updates
     rows, size = cfg.get("collect.n_sample") or 1, cfg.get("learn.batch_size", 64)
     passes = cfg.get("learn.epoch_per_collect", 10) if family == "ppo" else 1
-    return 1 if family == "a2c" else passes * math.ceil(rows / size), passes * max(1, round(rows / size))
+    if family == "ppg":
+        passes = cfg.get("learn.actor_epoch_per_collect", 1) + cfg.get("learn.aux_train_epoch", 6)
+    return 1 if family in ("a2c", "ppg") else passes * math.ceil(rows / size), passes * max(1, round(rows / size))
 
 
 def eval_freq_key(family: str) -> Key:

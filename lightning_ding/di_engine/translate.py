@@ -29,6 +29,7 @@ from lightning_ding.di_engine.run import READ_BY_RUN, UNLIMITED, Run, Times, is_
 from lightning_ding.di_engine.shared_keys import (
     EVAL_FREQ,
     HOOK,
+    ON_POLICY,
     Key,
     Notes,
     misspelt,
@@ -279,13 +280,13 @@ def _network(keys: Config, family: str) -> Config | None:
 
 def _check_amount(keys: Config, family: str) -> None:
     kind = keys["collect.collector.type"]
-    on_policy = family in ("a2c", "ppo", "pg")
+    on_policy = family in ON_POLICY
     known = ("sample", "episode") if on_policy else ("sample",)
     require(kind in known, "create_config.collector.type", f"one of {known} for {family}", kind)
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in ("mdqn", "sql", "r2d2", "dqfd", "ddpg", "td3", "a2c", "ppo", "pg")
+    has_default = family not in ("mdqn", "sql", "sqn", "bdq", "r2d2", "dqfd", "ddpg", "td3", *ON_POLICY)
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

@@ -4,6 +4,7 @@ from .actor import (
     StateDependentSigma as StateDependentSigma,
     create_actor as create_actor,
 )
+from .bdq import BDQ as BDQ
 from .c51 import C51DQN as C51DQN
 from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
@@ -23,9 +24,11 @@ from .heads import (
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
 from .pg import PG as PG
+from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC
 from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
+from .sqn import SQN as SQN
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

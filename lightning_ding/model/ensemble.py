@@ -75,7 +75,7 @@ class EnsembleMLP(nn.Module):
         """Return the output of each member, shape (E, B, sizes[-1]), for ``x``, shape (B, sizes[0]).
 
         Args:
-            x: Input of all members.
+            x: Input of all members, or one for each member, shape (E, B, sizes[0]).
             members: Number of members to evaluate, counted from the first, or their indices; None means all.
             dropout: Random integers in [0, 2^32), shape (B,), see :class:`UnitDropout`; None leaves out no units.
             statistics: A list to which each layer with batch renormalisation appends the statistics of the batch; None
@@ -88,7 +88,7 @@ class EnsembleMLP(nn.Module):
         weights, biases = _select(self.weights, members), _select(self.biases, members)
         scales, shifts = _select(self.scales, members), _select(self.shifts, members)
         factors = None if self.dropout is None or dropout is None else self.dropout(dropout, members)
-        x = x.expand(len(weights[0]), *x.shape)
+        x = x.expand(len(weights[0]), *x.shape[-2:])
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             x = torch.baddbmm(bias, self.renorms[number](x, statistics) if self.renorms else x, weight)
             if number < len(weights) - 1:

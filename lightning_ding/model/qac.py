@@ -290,8 +290,8 @@ class ContinuousQAC(nn.Module):
 
         Args:
             obs: B observations.
-            action: Normalised actions, shape (B, A); hybrid: ``action_type`` (B,), or weights of the choices (B, K),
-                and ``action_args`` (B, A).
+            action: Normalised actions, shape (B, A), or those of each critic, shape (E, B, A); hybrid: ``action_type``
+                (B,), or weights of the choices (B, K), and ``action_args`` (B, A).
             members: Number of critics to evaluate, counted from the first, or their indices; None means all.
             dropout: Random numbers that choose the units to leave out, see :class:`UnitDropout`; None leaves out none.
             by_batch: Normalise by the statistics of the batch, and return them too as ``statistics``, see
@@ -305,7 +305,9 @@ class ContinuousQAC(nn.Module):
                 choice = none.scatter(1, choice.long().unsqueeze(1), 1.0)
             parts.append(choice)
             action = action["action_args"]
-        x = torch.cat([*parts, action], dim=1)
+        if action.ndim == 3:
+            parts = [part.expand(len(action), *part.shape) for part in parts]
+        x = torch.cat([*parts, action], dim=-1)
         statistics: list[Tensor] | None = [] if by_batch else None
         found = self.values(self.critic.head(x, members, dropout, statistics))
         return found if statistics is None else {**found, "statistics": flat_statistics(statistics)}

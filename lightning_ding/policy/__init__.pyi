@@ -2,11 +2,13 @@ import lightning_ding.di_engine.policies.collate as _collate
 import lightning_ding.di_engine.policies.policy as _foreign
 
 from .a2c import A2CConfig as A2CConfig, A2CPolicy as A2CPolicy
+from .acer import ACERConfig as ACERConfig, ACERPolicy as ACERPolicy
 from .awac import AWACConfig as AWACConfig, AWACPolicy as AWACPolicy
 from .base.config import PolicyConfig as PolicyConfig
 from .base.dump import NonFiniteError as NonFiniteError
 from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Policy
 from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
+from .bdq import BDQConfig as BDQConfig, BDQPolicy as BDQPolicy
 from .c51 import C51Config as C51Config, C51Policy as C51Policy
 from .calql import CalQLConfig as CalQLConfig, CalQLPolicy as CalQLPolicy
 from .cql import CQLConfig as CQLConfig, CQLPolicy as CQLPolicy
@@ -18,6 +20,7 @@ from .discrete_sac import DiscreteSACConfig as DiscreteSACConfig, DiscreteSACPol
 from .dqfd import DQfDConfig as DQfDConfig, DQfDPolicy as DQfDPolicy
 from .dqn import DQNConfig as DQNConfig, DQNPolicy as DQNPolicy
 from .dt import DTConfig as DTConfig, DTPolicy as DTPolicy
+from .edac import EDACConfig as EDACConfig, EDACPolicy as EDACPolicy
 from .factory import create_policy as create_policy, get_policy_cls as get_policy_cls
 from .fqf import FQFConfig as FQFConfig, FQFPolicy as FQFPolicy
 from .from_dump import Dump as Dump, load_dump as load_dump
@@ -28,6 +31,7 @@ from .iqn import IQNConfig as IQNConfig, IQNPolicy as IQNPolicy
 from .load import load_policy as load_policy
 from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
+from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
 from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
 from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy
@@ -41,6 +45,7 @@ from .rlpd import RLPDConfig as RLPDConfig, RLPDPolicy as RLPDPolicy
 from .sac import SACConfig as SACConfig, SACPolicy as SACPolicy
 from .sqil import SQILConfig as SQILConfig, SQILPolicy as SQILPolicy
 from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
+from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy

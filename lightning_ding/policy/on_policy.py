@@ -212,7 +212,7 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         shuffled = nested.index(data, self._permutation(size))
         name = self._standardised()
         parts = list(_parts(shuffled, size, number))
-        if name is not None:
+        if name is not None and name in data:
             for part, column in zip(parts, standardise_over_ranks([part[name] for part in parts]), strict=True):
                 part[name] = column
         for part in parts:

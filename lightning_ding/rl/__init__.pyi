@@ -45,13 +45,20 @@ from .noise import (
     StateDependentNoise as StateDependentNoise,
     gaussian_noise as gaussian_noise,
 )
-from .off_policy import VTrace as VTrace, vtrace as vtrace
+from .off_policy import (
+    VTrace as VTrace,
+    acer_gradient as acer_gradient,
+    retrace as retrace,
+    vtrace as vtrace,
+    within_trust_region as within_trust_region,
+)
 from .offline import (
     advantage_weight as advantage_weight,
     conservative_gap as conservative_gap,
     discrete_conservative_gap as discrete_conservative_gap,
     expectile_loss as expectile_loss,
     gaussian_log_prob as gaussian_log_prob,
+    gradient_similarity as gradient_similarity,
     large_margin as large_margin,
     smoothed_cross_entropy as smoothed_cross_entropy,
 )

@@ -6,6 +6,7 @@ Shapes: B batch, E critics, N sampled actions of an observation, A dimensions of
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_ding.rl.distributions import HALF_LOG_TWO_PI
@@ -72,6 +73,24 @@ def conservative_gap(q_sampled: Tensor, log_density: Tensor, q_data: Tensor) -> 
         The gap, shape (E,).
     """
     return ((q_sampled - log_density).logsumexp(2) - q_data).mean(1)
+
+
+def gradient_similarity(gradient: Tensor) -> Tensor:
+    """Return the mean cosine similarity of the critics' gradients by the action, times E (An et al. 2021, eq. 4).
+
+    https://arxiv.org/abs/2110.01548. It is the sum over pairs i != j of cosines, divided by E - 1, and the mean over
+    the batch; E if all gradients have the same direction, and -E / (E - 1) at least.
+
+    Args:
+        gradient: Gradient of the value of each critic by the action, shape (E, B, A), E >= 2.
+
+    Example:
+        >>> gradient_similarity(torch.tensor([[[2.0, 0.0]], [[1.0, 1.0]]]))  # 45 degrees, in both orders
+        tensor(1.4142)
+    """
+    unit = F.normalize(gradient, dim=2, eps=1e-10)
+    of_pairs = unit.sum(0).square().sum(1) - unit.square().sum((0, 2))  # |sum of u|^2 - sum of |u|^2
+    return of_pairs.mean() / (len(gradient) - 1)
 
 
 def discrete_conservative_gap(q: Tensor, action: Tensor) -> Tensor:

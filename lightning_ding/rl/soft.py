@@ -14,7 +14,7 @@ from lightning_ding.rl.distributions import expectation
 from lightning_ding.rl.td import take_action_value
 
 
-def soft_value(q: Tensor, temperature: float) -> Tensor:
+def soft_value(q: Tensor, temperature: float | Tensor) -> Tensor:
     """Return temperature * log(sum_a exp(Q(s, a) / temperature)), shape (B,) (Haarnoja et al. 2017, eq. 4).
 
     See https://arxiv.org/abs/1702.08165. It is the expectation of Q - temperature * log pi under the policy pi =
@@ -31,7 +31,7 @@ def soft_value(q: Tensor, temperature: float) -> Tensor:
     return temperature * torch.logsumexp(q / temperature, 1)
 
 
-def soft_q_target(reward: Tensor, discount_t: Tensor, q_t: Tensor, temperature: float) -> Tensor:
+def soft_q_target(reward: Tensor, discount_t: Tensor, q_t: Tensor, temperature: float | Tensor) -> Tensor:
     """Return r + discount * soft value of the next observation (Haarnoja et al. 2017, eq. 7).
 
     Args:

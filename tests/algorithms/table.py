@@ -16,7 +16,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.rank_state import rng_state
-from lightning_ding.policy import CalQLPolicy, DQfDPolicy, Policy, create_policy
+from lightning_ding.policy import ACERPolicy, CalQLPolicy, DQfDPolicy, Policy, create_policy
 from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -32,6 +32,7 @@ REPLAY: Config = {
 OFFLINE: Config = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
 Q_LEARNING = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"target_update_freq": 7}})
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
+ACER: Config = {name: section for name, section in ACTOR_CRITIC.items() if name != "random_collect_size"}
 ROLLOUT: Config = {
     "model": {"encoder_hidden_size_list": [16]},
     "learn": {"lr_scheduler": {"type": "linear", "unit": "env_step", "decay": 16_000}},
@@ -58,6 +59,8 @@ ALGORITHMS = {
     "rainbow": Algorithm(config=Q_LEARNING),
     "mdqn": Algorithm(config=Q_LEARNING),
     "sql": Algorithm(config=Q_LEARNING),
+    "sqn": Algorithm(config=deep_merge(Q_LEARNING, {"learn": {"target_theta": None}})),
+    "bdq": Algorithm(config=Q_LEARNING),
     "sqil": Algorithm(config=Q_LEARNING),
     "dqfd": Algorithm(config=deep_merge(Q_LEARNING, {"nstep": 3, "learn": {"per_train_iter_k": 3}})),
     "iqn": Algorithm(config=Q_LEARNING),
@@ -83,6 +86,7 @@ ALGORITHMS = {
     "awac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "calql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
+    "edac": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}})),
     "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "redq": Algorithm(
         "Pendulum-v1",
@@ -94,10 +98,12 @@ ALGORITHMS = {
     ),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "ppo": Algorithm(config=PPO),
+    "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),
     "impala": Algorithm(config=deep_merge(REPLAYED, {"unroll_len": 5})),
+    "acer": Algorithm(config={**ACER, "unroll_len": 5}),
     "recurrent_ppo": Algorithm(
         config=deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}}),
     ),
@@ -119,6 +125,10 @@ WITHOUT_COLLECTING = {
 CONTINUOUS_ONLY = tuple(name for name, one in ALGORITHMS.items() if one.env_id == "Pendulum-v1")
 
 
+DISCRETE_ONLY = ("pqn", "acer")
+"""Algorithms with values of all actions, which act by a distribution nevertheless."""
+
+
 def names_of(family: type[Policy[Any]]) -> tuple[str, ...]:
     """Return the algorithms whose class derives from ``family``."""
     return tuple(name for name in ALGORITHMS if issubclass(POLICY_REGISTRY.get(name), family))
@@ -126,7 +136,7 @@ def names_of(family: type[Policy[Any]]) -> tuple[str, ...]:
 
 def with_actor() -> tuple[str, ...]:
     """Return the algorithms that learn an actor which takes actions of every kind."""
-    return tuple(name for name in names_of(ActorPolicy) if name != "pqn")  # whose actions follow from values
+    return tuple(name for name in names_of(ActorPolicy) if name not in DISCRETE_ONLY)
 
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
@@ -185,6 +195,13 @@ def sample_of(policy: Any, transitions: Config) -> Config:
 
     Unrolls of every second env are one step shorter, so their last step is padding, which repeats the step before it.
     """
+    if isinstance(policy, ACERPolicy) and "behaviour_log_p" not in transitions:  # a column of its transitions
+        number = policy.config.model.action_shape or 2
+        rows = len(transitions["reward"])
+        transitions = {
+            **transitions,
+            "behaviour_log_p": torch.linspace(-2, 2, rows * number).view(rows, number).log_softmax(1),
+        }
     data: Any = nested.to_tensor(policy.collect_mode.get_train_sample(transitions))
     if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
         return dict(data)

@@ -37,6 +37,8 @@ def outputs(policy: Any) -> list[Tensor]:
         action = torch.zeros(4, dtype=torch.long) if is_chosen else torch.zeros(4, policy._action_size())
         q_value = model.compute_critic(obs, action)["q_value"]
         return [*nested.leaves(model.compute_actor(obs)), q_value.T]
+    if hasattr(policy, "_state_value"):
+        return [model.compute_actor(obs)["logit"], policy._q(obs)]
     if getattr(policy, "acts_on_reward", False):
         return [policy._logits(**policy._contexts.observe(obs, None, first_action(policy)))[:, 0]]
     if hasattr(model, "act"):

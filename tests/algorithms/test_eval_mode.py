@@ -84,7 +84,7 @@ def test_targets_and_advantages_do_not_depend_on_the_units_that_a_dropout_leaves
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Tensor] = []
-    for function in ("gae", "vtrace"):
+    for function in ("gae", "vtrace", "retrace"):
         monkeypatch.setattr(rl, function, noting(getattr(rl, function), found))
     reports = []
     for seed in (1, 2):

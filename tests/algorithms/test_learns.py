@@ -55,6 +55,8 @@ CONFIGS: dict[str, Config] = {
     "mdqn": Q_LEARNING,
     "sql": deep_merge(Q_LEARNING, {"learn": {"alpha": 0.05}}),
     "sqil": deep_merge(Q_LEARNING, {"learn": {"alpha": 0.05}}),
+    "sqn": deep_merge(Q_LEARNING, {"learn": {"target_theta": None}}),
+    "bdq": Q_LEARNING,
     "dqfd": deep_merge(Q_LEARNING, {"nstep": 1, "learn": {"lambda1": 0.0}}),
     "iqn": Q_LEARNING,
     "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-5}}),
@@ -85,12 +87,18 @@ CONFIGS: dict[str, Config] = {
     ),
     "ppo": PPO,
     "recurrent_ppo": deep_merge(PPO, SHORT),
+    "ppg": deep_merge(PPO, {"learn": {"aux_freq": 4}}),
     "ppo_offpolicy": deep_merge(
         ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
     ),
     "impala": deep_merge(
         ROLLOUT, {"learn": {"entropy_weight": 0.01}, "collect": {"n_sample": 64}, "other": SMALL_BUFFER}
     ),
+    "acer": {
+        **{"unroll_len": 8, "model": {"actor_head_hidden_size": 32, "critic_head_hidden_size": 32}},
+        "learn": {"update_per_collect": 8, "learning_rate_actor": 3e-3, "learning_rate_critic": 3e-3},
+        **{"collect": {"n_sample": 64}, "other": {"replay_buffer": {"replay_buffer_size": 1024}}},
+    },
     "a2c": deep_merge(
         ROLLOUT,
         {
@@ -142,6 +150,8 @@ def train(
         ("rainbow", 2000, "dict"),
         ("mdqn", 1000, "vector"),
         ("sql", 1000, "dict"),
+        ("sqn", 1000, "vector"),
+        ("bdq", 1000, "dict"),
         ("iqn", 1000, "dict"),
         ("fqf", 1000, "vector"),
         ("discrete_cql", 1000, "vector"),
@@ -149,8 +159,10 @@ def train(
         ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
         ("recurrent_ppo", 2560, "vector"),
+        ("ppg", 2560, "dict"),
         ("ppo_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
+        ("acer", 2560, "vector"),
         ("a2c", 2400, "dict"),
         ("pqn", 2560, "dict"),
         ("pg", 2400, "vector"),

@@ -28,7 +28,9 @@ VARIANTS: dict[str, Config] = {  # with parts that learn by other rules than the
 }
 EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *WITHOUT_COLLECTING, *VARIANTS])
 MOVE_AS_USUAL = ("target_model.", "return_statistics.")  # in skipped updates; the latter by their finite returns
-RESCALED = dict.fromkeys(("ppo", "recurrent_ppo", "a2c, PopArt"), ("return_statistics.", "model.critic.layers.0."))
+RESCALED = dict.fromkeys(
+    ("ppo", "ppg", "recurrent_ppo", "a2c, PopArt"), ("return_statistics.", "model.critic.layers.0.")
+)
 """What follows the returns of a round before its first update, such that values stay the same."""
 
 

@@ -22,6 +22,7 @@ from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
 from tests.algorithms.sequences import to_sequences
 from tests.algorithms.table import (
     CONTINUOUS_ONLY,
+    DISCRETE_ONLY,
     make_datamodule,
     make_policy,
     names_of,
@@ -34,11 +35,13 @@ Flat = dict[str, Any]
 
 Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
 REPLAYED = tuple(name for name in names_of(OnPolicyPolicy) if not POLICY_REGISTRY.get(name).on_policy)
+ANY_ACTION = tuple(name for name in REPLAYED if name not in DISCRETE_ONLY)
 CLONED = ("bc",)
 EVERY = Q_LEARNING + ACTOR_CRITIC + REPLAYED + CLONED
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
     ("mdqn", "learn.double_q"),
     ("sql", "learn.double_q"),
+    ("sqn", "learn.double_q"),
     ("sqil", "learn.double_q"),
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
@@ -46,7 +49,7 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
 # gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
-# several dimensions, see tests/policy/test_on_policy.py.
+# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py.
 LEFT_OUT = (
     "collect.collector.",
     "eval.evaluator.",
@@ -55,6 +58,7 @@ LEFT_OUT = (
     "compile",
     "on_non_finite",
     "model.full_std",
+    "learn.mean_target",
 )
 BATCH_SIZE = 16
 
@@ -115,6 +119,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.encoder_hidden_size_list": Option([8]),
     "model.head_hidden_size": Option(8, given={"model.head_layer_num": 1}),
     "model.head_layer_num": Option(2),
+    "model.a_layer_num": Option(2),
+    "model.v_layer_num": Option(2),
     "model.encoder_kwargs": Option({"activation": "silu"}),
     "model.activation": Option("tanh"),
     "model.core.type": Option("gru"),
@@ -189,6 +195,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.tau": Option(0.9),
     "learn.beta": Option(0.5),
     "learn.min_q_weight": Option(0.5),
+    "learn.eta": Option(0.5),
+    "learn.trust_region_value": Option(0.01, given={"learn.entropy_weight": 1.0}),
     "learn.num_actions": Option(3),
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
     "learn.dropped_quantiles": Option(5),
@@ -277,7 +285,7 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
     given = dict(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {})
-    if name in REPLAYED + CLONED and path.endswith(OF_TORQUES):
+    if name in ANY_ACTION + CLONED and path.endswith(OF_TORQUES):
         given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
     if given.get("other.replay_buffer.type") == "advanced" and name == "r2d2":
@@ -296,10 +304,10 @@ def make(name: str, config: dict[str, Any]) -> Policy[Any]:
     torch.manual_seed(0)
     shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 1 if name in CONTINUOUS_ONLY else 3}
     sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
-    if name in REPLAYED + CLONED:
+    if name in ANY_ACTION + CLONED:
         shapes["action_space"] = "discrete"
     sizes = {} if "actor_hidden_size_list" in config.get("model", {}) else sizes
-    base = {"model": shapes | (sizes if name in ACTOR_CRITIC else {"encoder_hidden_size_list": [16]})}
+    base = {"model": shapes | (sizes if name in (*ACTOR_CRITIC, "acer") else {"encoder_hidden_size_list": [16]})}
     policy = create_policy({"type": name, **deep_merge(deep_merge(base, OFTEN.get(name, {})), config)})
     policy.seed(0)
     return policy

@@ -113,7 +113,7 @@ def exact_values(name: str, policy: Any, rewards: list[float], terminate: bool =
     in one half of the minibatch, the demonstrations, and 0 in the other.
     """
     config, now, following = policy.config, 0.0, 0.0
-    if name in ("sql", "sqil"):
+    if name in ("sql", "sqil", "sqn"):
         following = config.learn.alpha * math.log(2)
     elif name == "mdqn":
         now, following = -config.m_alpha * config.entropy_tau * math.log(2), config.entropy_tau * math.log(2)

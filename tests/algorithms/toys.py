@@ -18,7 +18,7 @@ from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
-OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "discrete_cql")
+OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "edac", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""
 CONTINUOUS = (*CONTINUOUS_ONLY, *with_actor(), "dt")
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
@@ -91,6 +91,10 @@ SHORT_DT: Config = {
     **{"context_len": 2, "rtg_scale": 1.0},
     "learn": {"learning_rate": 1e-3, "lr_scheduler": {"type": "constant", "points": None, "unit": "budget"}},
 }
+FAST_ACER: Config = {"learn": {"update_per_collect": 16}}
+OF_ACER = "4 updates for 512 steps are made for millions of steps"
+PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
+OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 OF_WIDE_CRITICS = "critics of 2,048 units take 0.3 seconds an update"
@@ -110,15 +114,19 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "mdqn": Run(2000),
     "sql": Run(2000),
     "sqil": Run(2000),
+    "sqn": Run(2000),
+    "bdq": Run(2000),
     "dqfd": Run(1500),
     "iqn": Run(1500),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
     "r2d2": Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True),
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
+    "ppg": Run(4096, PHASES, OF_PHASES),
     "recurrent_ppo": Run(4096, slow=True),
     "ppo_offpolicy": Run(6400),
     "impala": Run(30_720),
+    "acer": Run(10_240, FAST_ACER, OF_ACER, slow=True),
     "a2c": Run(25_600),
     "pqn": Run(4096),
     "pg": Run(6400),
@@ -138,9 +146,11 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
+    "edac": Run(500, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
+    "ppg": Run(8192, PHASES, OF_PHASES, slow=True),
     "recurrent_ppo": Run(8192, slow=True),
     "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440, slow=True),
@@ -180,11 +190,16 @@ OF_HINDSIGHT = "the buffer draws single steps without priorities"
 RARELY_COPIED = deep_merge(HINDSIGHT, {"learn": {"target_update_freq": 500}})
 OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tells apart for targets that stay longer"
 GOALS: dict[str, Run | str] = {
-    **without(["ppo", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
-    **without(["ppo_offpolicy", "impala", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"),
+    **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
+    **without(
+        ["ppo_offpolicy", "impala", "acer", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"
+    ),
     **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
-    **{name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("dqn", "c51", "qrdqn", "mdqn", "sql")},
+    **{
+        name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
+        for name in ("dqn", "c51", "qrdqn", "mdqn", "sql", "sqn", "bdq")
+    },
     "rainbow": Run(
         4000,
         deep_merge(RARELY_COPIED, {"model": {"v_min": 0.0, "v_max": 1.0}}),
@@ -214,6 +229,7 @@ NEVER_OCCURS: dict[str, Run | str] = {
     "dt": Run(200, SHORT_DT, OF_GYM, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
+    "edac": "its critics must disagree about other actions, and they are too alike after minutes: it stays at 0.7",
     "awac": Run(500, slow=True),
     "cql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
@@ -231,6 +247,8 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "mdqn": Run(1500),
     "sql": Run(1500),
     "sqil": Run(1500),
+    "sqn": Run(1500),
+    "bdq": Run(1500),
     "dqfd": Run(1000),
     "iqn": Run(1000),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
@@ -248,17 +266,21 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
+    "edac": Run(300, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
+    "ppg": Run(8192, PHASES, OF_PHASES),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
     "ppo_offpolicy": Run(8192),
     "impala": Run(8192),
+    "acer": Run(8192),
     "a2c": Run(25_600),
     "pqn": Run(8192),
 }
 """The discount factor is each algorithm's, 0.99 or more, so values are on their way to -100 when the budget ends."""
 COPIED: Config = {"learn": {"target_update_freq": 10}}
+FIXED_SQN: Config = {"learn": {"target_theta": None, "auto_alpha": False, "alpha": 0.1}}
 OF_STEPS: Config = {"learn": {"target_update_freq": 25}}  # returns of several steps
 FOLLOWED: Config = {"learn": {"target_theta": 0.05}}
 NO_ENTROPY = deep_merge(FOLLOWED, {"learn": {"auto_alpha": False, "alpha": 0.0}})
@@ -272,6 +294,8 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "mdqn": Run(4000, COPIED, OF_TARGETS),
     "sql": Run(4000, COPIED, OF_TARGETS),
     "sqil": Run(4000, COPIED, OF_TARGETS),
+    "sqn": Run(4000, deep_merge(COPIED, FIXED_SQN), f"{OF_TARGETS}, and the temperature would change"),
+    "bdq": Run(4000, COPIED, OF_TARGETS),
     "dqfd": Run(4000, OF_STEPS, OF_TARGETS),
     "iqn": Run(2000, COPIED, OF_TARGETS),
     "fqf": Run(2000, deep_merge(FASTER_FQF, COPIED), f"{OF_ATARI}; {OF_TARGETS}"),
@@ -297,6 +321,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
+    "edac": Run(1000, NO_ENTROPY, OF_ENTROPY),
     "cql": Run(
         1000,
         deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),
@@ -308,9 +333,11 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_ENTROPY}; it is pessimistic",
     ),
     "ppo": Run(8192),
+    "ppg": Run(8192, PHASES, OF_PHASES),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800),
     "impala": Run(61_440),
+    "acer": Run(40_960, FAST_ACER, OF_ACER),
     "a2c": Run(51_200),
     "pqn": Run(8192),
 }

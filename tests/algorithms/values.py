@@ -35,6 +35,8 @@ def values_of(policy: Any, obs: Tensor, step: int = 1) -> Tensor:
             return torch.cat([policy.model.compute_critic(obs, a)["q_value"] for a in _actions(policy, obs)])
         if hasattr(policy, "_returns_of"):
             return policy._returns_of(policy._values(obs)).unsqueeze(0)  # type: ignore[no-any-return]
+        if hasattr(policy, "_state_value"):
+            return policy._state_value(obs).unsqueeze(0)  # type: ignore[no-any-return]
         if hasattr(policy.model, "compute_critic"):
             return policy.model.compute_critic(obs)["value"].unsqueeze(0)  # type: ignore[no-any-return]
         return _of_actions(policy.model(obs)["logit"])

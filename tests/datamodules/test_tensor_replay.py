@@ -16,6 +16,7 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.tensor import CartPole, Pendulum
 from lightning_ding.policy import (
+    BDQPolicy,
     C51Policy,
     CrossQPolicy,
     D4PGPolicy,
@@ -39,7 +40,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 from tests.datamodules.test_tensor_mode import N, NothingIsRead, Opaque, no_scalar, set_up, short_cart_poles, trainer
 
-DISCRETE = [DQNPolicy, MDQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, FQFPolicy]
+DISCRETE = [DQNPolicy, BDQPolicy, MDQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, FQFPolicy]
 CONTINUOUS = [SACPolicy, TQCPolicy, TD3Policy, DDPGPolicy, D4PGPolicy, CrossQPolicy]
 
 

@@ -21,6 +21,8 @@ CHAINS = {
     "rainbow": ("dqn:DQNPolicy", "rainbow:RainbowDQNPolicy"),
     "mdqn": ("dqn:DQNPolicy", "mdqn:MDQNPolicy"),
     "sql": ("sql:SQLPolicy",),
+    "bdq": ("bdq:BDQPolicy",),
+    "sqn": ("sqn:SQNPolicy",),
     "iqn": ("dqn:DQNPolicy", "iqn:IQNPolicy"),
     "fqf": ("dqn:DQNPolicy", "fqf:FQFPolicy"),
     "r2d2": ("r2d2:R2D2Policy",),
@@ -32,10 +34,13 @@ CHAINS = {
     "discrete_sac": ("sac:DiscreteSACPolicy",),
     "a2c": ("a2c:A2CPolicy",),
     "ppo": ("ppo:PPOPolicy",),
+    "ppg": ("ppg:PPGPolicy",),
     "ppo_offpolicy": ("ppo:PPOOffPolicy",),
     "impala": ("impala:IMPALAPolicy",),
+    "acer": ("acer:ACERPolicy",),
     "pg": ("pg:PGPolicy",),
     "cql": ("sac:SACPolicy", "cql:CQLPolicy"),
+    "edac": ("sac:SACPolicy", "edac:EDACPolicy"),
     "discrete_cql": ("dqn:DQNPolicy", "qrdqn:QRDQNPolicy", "cql:DiscreteCQLPolicy"),
     "td3_bc": ("ddpg:DDPGPolicy", "td3_bc:TD3BCPolicy"),
     "iql": ("iql:IQLPolicy",),
@@ -49,6 +54,8 @@ NETWORKS = {
     "rainbow": "q_learning:RainbowDQN",
     "mdqn": "q_learning:DQN",
     "sql": "q_learning:DQN",
+    "bdq": "q_learning:BDQ",
+    "sqn": "q_learning:DQN",
     "iqn": "q_learning:IQN",
     "fqf": "q_learning:FQF",
     "r2d2": "q_learning:DRQN",
@@ -60,10 +67,13 @@ NETWORKS = {
     "discrete_sac": "qac:DiscreteQAC",
     "a2c": "vac:VAC",
     "ppo": "vac:VAC",
+    "ppg": "ppg:PPG",
     "ppo_offpolicy": "vac:VAC",
     "impala": "vac:VAC",
+    "acer": "acer:ACER",
     "pg": "pg:PG",
     "cql": "qac:ContinuousQAC",
+    "edac": "edac:EDAC",
     "discrete_cql": "q_learning:QRDQN",
     "td3_bc": "qac:ContinuousQAC",
     "iql": "qvac:ContinuousQVAC",
@@ -86,7 +96,7 @@ def config_of(file: Path, name: str) -> dict[str, Any]:
     """Return the class attribute ``config``."""
     for one in class_in(file, name).body:
         if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "config":
-            names = {"dict": dict, "float": float, "int": int}
+            names = {"dict": dict, "float": float, "int": int, "unroll_len": 32}
             return dict(eval(ast.unparse(one.value), {"__builtins__": {}}, names))
     return {}
 

@@ -29,7 +29,9 @@ def all_of(kind: str) -> dict[str, Any]:
     """Return DI-engine's defaults of a policy, its network and its buffer."""
     buffer = {f"other.replay_buffer.{name}": value for name, value in DING["buffer"].items()}
     evaluator = {f"eval.evaluator.{name}": value for name, value in DING["evaluator"].items()}
-    values: dict[str, Any] = (buffer if kind not in ("a2c", "ppo", "pg") else {}) | evaluator | DING["policies"][kind]
+    values: dict[str, Any] = (
+        (buffer if kind not in ("a2c", "ppg", "ppo", "pg") else {}) | evaluator | DING["policies"][kind]
+    )
     return {name: value for name, value in values.items() if not name.endswith("replay_buffer.type")}
 
 

@@ -52,6 +52,7 @@ VALUES: dict[str, list[Any]] = {
     "learn.grad_clip_type": ["clip_value"],
     "learn.betas": [(0.0, 0.99)],
     "learn.target_entropy": [-3.0],
+    "learn.aux_train_epoch": [3],
     "learn.lr_scheduler": [{"epoch_num": 5, "min_lr_lambda": 0.1}],
     "learn.lr_scheduler.min_lr_lambda": [0.5],
     "other.eps.type": ["linear"],
@@ -118,7 +119,12 @@ def ours_default(name: str, kind: str) -> bool:
         "model.twin_critic": kind in ("td3", "sac", "discrete_sac", *OFFLINE),
     }
     true |= {"model.dueling": True, "model.share_encoder": kind in (*ON_POLICY, *REPLAYED), "deterministic_eval": True}
-    true |= {"recompute_adv": True, "learn.ppo_param_init": True, "learn.value_norm": True, "bp_update_sync": True}
+    true |= {
+        "recompute_adv": True,
+        "learn.ppo_param_init": True,
+        "learn.value_norm": kind != "ppg",
+        "bp_update_sync": True,
+    }
     return bool(true.get(name, False))
 
 
@@ -188,6 +194,7 @@ def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, ho
             "rainbow": 0.99,
             "r2d2": 0.997,
             "a2c": 0.9,
+            "acer": 0.9,
         }.get(kind, 0.99)
         text = f"is not read by {kind}: it reads policy.{HOME_OF_GAMMA[kind]}, which is {default}"
         assert value == default

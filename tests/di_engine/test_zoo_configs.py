@@ -9,7 +9,7 @@ import pytest
 
 from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry import serial_pipeline, serial_pipeline_offline
+from lightning_ding.entry import serial_pipeline, serial_pipeline_offline, serial_pipeline_onpolicy
 from lightning_ding.policy import CQLPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.reward_model.cases import write_expert
@@ -322,3 +322,91 @@ def test_offline_entry_and_its_limits_are_named() -> None:
         translate(pair({**with_data(CQL, "a.npz"), "reward_model": {"type": "rnd"}}, "cql"))
     with pytest.raises(ValueError, match="awac has no table of DI-engine's keys here: describe the run for lightning"):
         translate(pair(CQL, "awac"))
+
+
+# ---------------------------------------------------------------------------------------------------- the long tail
+
+_EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
+PENDULUM_BDQ: dict[str, Any] = {
+    "exp_name": "pendulum_bdq_seed0",
+    "env": {
+        **{"collector_env_num": 10, "evaluator_env_num": 5, "act_scale": True, "n_evaluator_episode": 5},
+        **{"stop_value": -250, "continuous": False},
+    },
+    "policy": {
+        **{"cuda": False, "nstep": 1, "discount_factor": 0.97},
+        "model": {
+            **{"obs_shape": 3, "num_branches": 1, "action_bins_per_branch": 11},
+            "encoder_hidden_size_list": [128, 128, 64],
+        },
+        "learn": {"batch_size": 64, "learning_rate": 0.001},
+        "collect": {"n_sample": 8},
+        "eval": {"evaluator": {"eval_freq": 40}},
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 20_000}},
+    },
+}
+CARTPOLE_SQN: dict[str, Any] = {
+    "exp_name": "cartpole_sqn_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "model": {**MODEL, "encoder_hidden_size_list": [64, 64], "dueling": True}},
+        "learn": {
+            **{"update_per_collect": 8, "batch_size": 64, "learning_rate_q": 0.001, "learning_rate_alpha": 0.001},
+            **{"alpha": 0.2, "target_entropy": 0.2},
+        },
+        "collect": {"n_sample": 16},
+        "other": {"eps": {"decay": 2000}, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+}
+CARTPOLE_ACER: dict[str, Any] = {
+    "exp_name": "cartpole_acer_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "unroll_len": 32, "model": {**MODEL, "encoder_hidden_size_list": [64, 64]}},
+        "learn": {
+            **{"update_per_collect": 4, "batch_size": 16, "learning_rate_actor": 0.0005, "entropy_weight": 0.0},
+            **{"learning_rate_critic": 0.0005, "discount_factor": 0.9, "trust_region": True, "c_clip_ratio": 10},
+        },
+        "collect": {"n_sample": 16},
+        "eval": {"evaluator": {"eval_freq": 200}},
+        "other": {"replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+}
+CARTPOLE_PPG: dict[str, Any] = {  # that of coinrun in another env
+    "exp_name": "cartpole_ppg_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "model": {**MODEL, "actor_head_hidden_size": 256, "critic_head_hidden_size": 256}},
+        "learn": {
+            **{"learning_rate": 0.0005, "actor_epoch_per_collect": 1, "critic_epoch_per_collect": 1, "aux_freq": 1},
+            **{"value_norm": False, "batch_size": 64, "value_weight": 0.5, "entropy_weight": 0.0, "clip_ratio": 0.2},
+        },
+        "collect": {"n_sample": 128},
+        "eval": {"evaluator": {"eval_freq": 96}},
+    },
+}
+LONG_TAIL = {"bdq": PENDULUM_BDQ, "sqn": CARTPOLE_SQN, "acer": CARTPOLE_ACER, "ppg": CARTPOLE_PPG}
+
+
+@pytest.mark.parametrize(("kind", "updates"), [("bdq", 3), ("sqn", 8), ("acer", 4), ("ppg", 14)])
+def test_config_of_the_long_tail_trains(
+    kind: str, updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert translate(pair(LONG_TAIL[kind], kind)).warnings == ()
+    entry = serial_pipeline_onpolicy if kind == "ppg" else serial_pipeline
+    policy: Any = entry(pair(LONG_TAIL[kind], kind), seed=0, max_env_step=1)
+    assert type(policy) is POLICY_REGISTRY.get(kind)
+    assert policy.progress.train_iter == updates  # of one round; of ppg, 2 minibatches in 1 pass and 6 others
+
+
+def test_values_of_the_long_tail_are_those_of_the_config() -> None:
+    bdq, sqn, acer, ppg = (
+        (run := translate(pair(main, kind))).policy_class(run.policy_config).config for kind, main in LONG_TAIL.items()
+    )
+    assert (bdq.model.action_shape, bdq.model.head_layer_num, bdq.learn.mean_target) == (11, 3, False)
+    assert (sqn.other.eps.end, sqn.other.eps.decay, sqn.learn.target_theta) == (0.001, 2000.0, 0.005)
+    assert (acer.unroll_len, acer.other.replay_buffer.replay_buffer_size, acer.discount_factor) == (32, 320_000, 0.9)
+    assert (acer.model.actor_head_layer_num, acer.learn.grad_clip_norm) == (0, None)
+    assert (ppg.learn.epoch_per_collect, ppg.learn.aux_freq, ppg.learn.aux_train_epoch) == (1, 1, 6)
+    assert (ppg.learn.grad_clip_norm, ppg.recompute_adv, ppg.model.share_encoder) == (None, False, False)

@@ -17,12 +17,26 @@ from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
 
 RUN = {
-    *("c51", "crossq", "d4pg", "ddpg", "discrete_sac", "dqn", "fqf", "impala", "iqn", "mdqn", "ppo_offpolicy"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "td3", "tqc"),
+    *(
+        "acer",
+        "bdq",
+        "c51",
+        "crossq",
+        "d4pg",
+        "ddpg",
+        "discrete_sac",
+        "dqn",
+        "fqf",
+        "impala",
+        "iqn",
+        "mdqn",
+        "ppo_offpolicy",
+    ),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
 }
-DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "iql", "td3_bc"}
+DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "rlpd", "sqil"}
-ON_POLICY = {"a2c", "pg", "ppo", "pqn", "recurrent_ppo"}
+ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
 
 
@@ -59,8 +73,8 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
 
 
 @pytest.mark.parametrize("name", sorted(ON_POLICY))
-def test_refusal_of_an_on_policy_algorithm_names_the_two_that_run(name: str) -> None:
-    allowed = "one that learns from replay, such as 'impala' or 'ppo_offpolicy' of the on-policy family"
+def test_refusal_of_an_on_policy_algorithm_names_those_that_run(name: str) -> None:
+    allowed = "one that learns from replay, such as 'acer' or 'impala' or 'ppo_offpolicy' of the on-policy family"
     assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
 
 

@@ -121,7 +121,7 @@ def test_layers_of_rollout_policies_that_do_not_fit_are_refused(name: str, model
 
 
 def test_every_family_with_an_actor_is_here() -> None:
-    assert set(names_of(OnPolicyPolicy)) == {*WITH_CRITIC, "pg", "pqn"}
+    assert set(names_of(OnPolicyPolicy)) == {*WITH_CRITIC, "pg", "pqn", "acer"}
 
 
 def test_first_deviation_of_independent_noise() -> None:

@@ -114,7 +114,9 @@ def test_layer_norm_of_a_policy_normalises_every_hidden_layer(name: str) -> None
 WITH_MEMORY = ("r2d2", "recurrent_ppo")
 HINTS = {
     **dict.fromkeys((*names_of(QLearningPolicy), "pqn"), "learns from single transitions; r2d2 is"),
-    **dict.fromkeys(names_of(QACPolicy), "learns from single transitions; recurrent_ppo, from rollouts, has"),
+    **dict.fromkeys(
+        (*names_of(QACPolicy), "acer"), "learns from single transitions; recurrent_ppo, from rollouts, has"
+    ),
     **dict.fromkeys(with_actor(), "has no memory; recurrent_ppo is PPO"),
     "dt": "its last context_len steps; r2d2 and recurrent_ppo have",
 }

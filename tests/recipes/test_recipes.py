@@ -34,6 +34,7 @@ CARTPOLE = {
     "rainbow": 450,
     "mdqn": 450,
     "sql": 450,
+    "sqn": 450,
     "sqil": 475,
     "dqfd": 475,
     "iqn": 450,
@@ -42,13 +43,16 @@ CARTPOLE = {
     "r2d2": 400,
     "recurrent_ppo": 400,
     "ppo": 475,
+    "ppg": 475,
     "ppo_offpolicy": 450,
     "impala": 450,
+    "acer": 450,
     "pqn": 475,
     "a2c": 450,
     "pg": 400,
 }
 PENDULUM = {
+    "bdq": -250,
     "ddpg": -200,
     "td3": -200,
     "sac": -200,
@@ -76,7 +80,7 @@ PACKAGES = {
     "tqc_lunarlander_continuous": "Box2D",
 }
 """The recipes for other envs, most of them of optional packages, and the package that each needs to train."""
-OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql")}
+OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac")}
 OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE

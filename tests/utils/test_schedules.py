@@ -16,12 +16,12 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
-from lightning_ding.policy import SACPolicy, create_policy
+from lightning_ding.policy import create_policy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.utils.schedules import Schedule, ScheduleConfig
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, state_of, with_actor
+from tests.algorithms.table import ALGORITHMS, DISCRETE_ONLY, make_datamodule, make_policy, state_of, with_actor
 from tests.conftest import MakeTrainer
 
 LINEAR = {"type": "linear", "unit": "budget", "decay": None}
@@ -316,10 +316,10 @@ def test_every_algorithm_has_the_optimizer_of_its_config(name: str, kind: str) -
     policy = shaped(name, optimizer={"type": kind, "weight_decay": 0.25, **betas})
     decays = [one.param_groups[0]["weight_decay"] for one in policy.updater.optimizers]
     assert {type(one).__name__.lower() for one in policy.updater.optimizers} == {kind}
-    last = 0.0 if isinstance(policy, SACPolicy) else 0.25  # a temperature does not decay
-    assert decays == [0.25, 0.25, last][: len(decays)]
+    has_temperature = hasattr(policy, "alpha")  # which does not decay
+    assert decays == [0.25] * (len(decays) - has_temperature) + [0.0] * has_temperature
     eps = policy.config_class().learn.optimizer.eps
-    assert eps == 1e-5 or name == "pqn" or not isinstance(policy, OnPolicyPolicy)
+    assert eps == 1e-5 or name in DISCRETE_ONLY or not isinstance(policy, OnPolicyPolicy)
     assert all(one.defaults.get("eps", eps) == eps for one in policy.updater.optimizers)
 
 

@@ -19,7 +19,7 @@ NAMES = [name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module_
 
 def make(name: str) -> Any:
     model: dict[str, Any] = {"obs_shape": 3, "action_shape": 2}
-    if name in ("ppo", "a2c", "pg", "bc", "dt", "impala", "ppo_offpolicy", "recurrent_ppo"):
+    if name in ("ppo", "ppg", "a2c", "pg", "bc", "dt", "impala", "ppo_offpolicy", "recurrent_ppo"):
         model["action_space"] = "discrete"
     return create_policy({"type": name, "model": model})
 
