@@ -252,7 +252,9 @@ class MaxAndSkipWrapper(FormWrapper[Any]):
 
 def _repeated(env: Any, action: Any, times: int) -> list[Any]:
     """Return the observations, the sum of the rewards, and the last ends and info, of up to ``times`` equal steps."""
-    frames, rewards, rest = [], [], list[Any]([False])
+    frames: list[Any] = []
+    rewards: list[Any] = []
+    rest: list[Any] = [False]
     while len(frames) < times and not any(rest[:-1]):
         obs, reward, *rest = env.step(action)
         frames.append(obs)

@@ -224,7 +224,8 @@ def test_wrapped_env_of_gym_is_taken_too() -> None:
 
 def test_wrapper_shows_how_its_env_renders() -> None:
     env = gym_wrappers.ClipRewardWrapper(gym.make("CartPole-v1", render_mode="rgb_array"))
-    assert (env.render_mode, env.metadata["render_fps"], env.spec.id) == ("rgb_array", 50, "CartPole-v1")
+    spec: Any = env.spec
+    assert (env.render_mode, env.metadata["render_fps"], spec.id) == ("rgb_array", 50, "CartPole-v1")
     env.close()
 
 
