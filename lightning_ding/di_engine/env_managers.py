@@ -92,12 +92,12 @@ class BaseEnvManager:
         return self._vector
 
     def _function(self) -> EnvFunction:
+        if self._managed.mode == "sync":
+            return _InTurn(self._fns)
         first, *others = self._fns
-        if all(_same(first, one) for one in others):
-            return first
         allowed = "the same for all envs, which processes make alike; BaseEnvManager takes different ones"
-        require(self._managed.mode == "sync", "env_fn", allowed, self._fns)
-        return _InTurn(self._fns)
+        require(all(_same(first, one) for one in others), "env_fn", allowed, self._fns)
+        return first
 
     # ------------------------------------------------------------------ by hand
 

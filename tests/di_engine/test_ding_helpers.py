@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import namedtuple
 from pathlib import Path
@@ -298,6 +299,15 @@ def test_manager_is_that_of_its_type() -> None:
 def test_different_envs_are_made_in_turn() -> None:
     lengths = [lambda steps=steps: gym.make("CartPole-v1", max_episode_steps=steps) for steps in (3, 4)]
     manager = BaseEnvManager(lengths)
+    assert [one.spec.max_episode_steps for one in manager.vector_env().envs] == [3, 4]
+    manager.close()
+
+
+def test_envs_in_this_process_may_have_arrays_in_their_configs() -> None:
+    def make(cfg: Any) -> gym.Env[Any, Any]:
+        return gym.make("CartPole-v1", max_episode_steps=int(cfg["lengths"][0]))
+
+    manager = BaseEnvManager([functools.partial(make, {"lengths": np.array([steps, steps])}) for steps in (3, 4)])
     assert [one.spec.max_episode_steps for one in manager.vector_env().envs] == [3, 4]
     manager.close()
 
