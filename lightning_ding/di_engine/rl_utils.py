@@ -297,6 +297,8 @@ def ppo_policy_error(
     """
     require(clip_ratio > 0, "clip_ratio", "> 0", clip_ratio)
     require(dual_clip is None or dual_clip > 1, "dual_clip", "> 1 or None", dual_clip)
+    given = data.logit_pretrained
+    require(given is None, "logit_pretrained", "None: there is no third policy here", given)
     new, old = rl.distribution_of(data.logit_new), rl.distribution_of(data.logit_old)
     adv, weight = data.adv, torch.ones_like(data.adv) if data.weight is None else data.weight
     log_ratio = new.log_prob(data.action) - old.log_prob(data.action)
@@ -332,8 +334,7 @@ def ppo_error(
 ) -> tuple[ppo_loss, ppo_info]:
     """Return the losses of PPO, and numbers to watch; see :func:`ppo_policy_error` and :func:`ppo_value_error`."""
     new, old, action, value_new, value_old, adv, return_, weight, pretrained = data
-    require(pretrained is None, "logit_pretrained", "None: there is no third policy here", pretrained)
-    policy, info = ppo_policy_error(ppo_policy_data(new, old, action, adv, weight), clip_ratio, dual_clip)
+    policy, info = ppo_policy_error(ppo_policy_data(new, old, action, adv, weight, pretrained), clip_ratio, dual_clip)
     value = ppo_value_error(ppo_value_data(value_new, value_old, return_, weight), clip_ratio, use_value_clip)
     return ppo_loss(policy.policy_loss, value, policy.entropy_loss), info
 

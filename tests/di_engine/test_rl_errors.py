@@ -64,6 +64,9 @@ def test_a_third_policy_is_refused() -> None:
     data = rl_utils.ppo_data(*pair, *values)
     with pytest.raises(ValueError, match="logit_pretrained must be None: there is no third policy here"):
         rl_utils.ppo_error(data)
+    of_policy: Any = rl_utils.ppo_policy_data(*pair, torch.zeros(1), None, torch.zeros(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="logit_pretrained must be None: there is no third policy here"):
+        rl_utils.ppo_policy_error(of_policy)
 
 
 def test_samplers() -> None:
