@@ -24,7 +24,7 @@ PACKAGES = (
     "worker",
 )
 """Packages of DI-engine that have a module of this package."""
-ELSEWHERE = "docs/from_di_engine.md says what is"
+ELSEWHERE = "docs/from_di_engine.md lists what is"
 
 
 def home_of(module: str) -> ModuleType:
@@ -52,7 +52,7 @@ def find(module: str, name: str) -> Any:
         >>> find("ding.policy.qmix", "QMIXPolicy")
         Traceback (most recent call last):
         ...
-        ImportError: QMIXPolicy of ding.policy.qmix is not available in lightning_ding; docs/from_di_engine.md says ...
+        ImportError: QMIXPolicy of ding.policy.qmix is not available in lightning_ding; docs/from_di_engine.md lists ...
     """
     home = home_of(module)
     if name not in home.__all__:
@@ -70,7 +70,7 @@ class _Names(Loader):
         """Give the module its functions."""
         full = module.__name__
         if full == ROOT:
-            module.__dict__.update(__version__="v0.5.3", __all__=list(PACKAGES))
+            module.__dict__.update(__version__="0.5.3", __all__=list(PACKAGES))
             return
         home = home_of(full)
 

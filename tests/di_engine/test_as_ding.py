@@ -27,7 +27,7 @@ def test_names_are_those_of_this_package() -> None:
     assert importlib.import_module("ding.torch_utils").to_ndarray is torch_utils.to_ndarray
     assert importlib.import_module("ding.torch_utils.data_helper").to_ndarray is torch_utils.to_ndarray
     assert importlib.import_module("ding.policy.dqn").DQNPolicy is importlib.import_module("ding.policy").DQNPolicy
-    assert importlib.import_module("ding").__version__ == "v0.5.3"
+    assert importlib.import_module("ding").__version__ == "0.5.3"
 
 
 def test_every_name_that_a_module_offers_exists() -> None:
