@@ -1,4 +1,8 @@
-"""Compiled code on a CUDA device as CUDA graphs: one launch for a call, instead of one for each of its kernels."""
+"""Compiled code on a CUDA device as CUDA graphs: one launch for a call, instead of one for each of its kernels.
+
+Only ``compile="cuda_graphs"`` uses them, because they have not run on a device: the first result of each graph is
+checked, and later ones are not.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> l
     inner = compiled.CompiledFunction._code_for
 
     class NotCompiled:
-        def __init__(self, function: Any, tensors: list[Tensor], sized: list[bool], fixed: int) -> None:
+        def __init__(self, function: Any, tensors: list[Tensor], sized: list[bool], fixed: int, graphs: bool) -> None:
             assert not any(tensor.requires_grad for tensor in tensors)
             self.function, self.used = function, list(range(len(tensors)))
             with torch.random.fork_rng():
@@ -211,7 +211,7 @@ def test_steps_that_set_attributes_stay_eager(made: list[str], caplog: pytest.Lo
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_run_on_a_device_repeats_and_resumes_exactly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gpu: dict[str, Any] = {"compile": True, "accelerator": "gpu"}
+    gpu: dict[str, Any] = {"compile": "cuda_graphs", "accelerator": "gpu"}
     whole, again = (run_to(tmp_path / name, 512, **gpu) for name in ("whole", "again"))
     run_to(tmp_path / "half", 256, **gpu)
     resumed = run_to(tmp_path / "half", 512, **gpu, ckpt_path=tmp_path / "half" / "last.ckpt")
