@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightning_ding.datamodules import RolloutDataModule
+from lightning_ding.policy.base import compile as compile_module
+from lightning_ding.policy.base.compile import Compiler
+from lightning_ding.utils import compiled
 from lightning_ding.utils.cuda_graphs import MOST_GRAPHS, CudaGraphs
+from tests.datamodules.test_tensor_mode import set_up, short, trainer
 
 
 def noisy(tensors: list[Tensor]) -> list[Tensor]:
@@ -99,6 +104,33 @@ def test_what_cannot_be_recorded_is_called_as_it_is(
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         check_equal_calls(graphs, [(weight, torch.arange(3.0) + step) for step in range(3)])
     assert [text in line.message for line in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("compiles", [True, "auto", "cuda_graphs"])
+def test_graphs_are_recorded_only_where_the_config_says_so(compiles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+
+    class NotCompiled:
+        def __init__(self, function: Any, tensors: Any, sized: Any, fixed: int, graphs: bool = False) -> None:
+            given.append(graphs)
+            raise RuntimeError("eager code does it")
+
+    for module in (compiled, compile_module):
+        monkeypatch.setattr(module, "Compiled", NotCompiled)
+    policy = short(compile=compiles)
+    if compiles == "auto":
+        policy.updater.compiler = Compiler(policy)  # as in a long run
+    datamodule = set_up(policy, "tensor", "CartPole-v1")
+    datamodule._start()
+    policy.training_step(datamodule._next_round(), 0)
+    datamodule.close()
+    assert given == [compiles == "cuda_graphs"] * 4  # acting, env steps, values and the loss
+
+
+def test_graphs_need_a_cuda_device() -> None:
+    datamodule = RolloutDataModule("CartPole-v1", num_envs=2, max_env_step=8)
+    with pytest.raises(ValueError, match="compile must be True, False or 'auto' on the device cpu, got 'cuda_graphs'"):
+        trainer().fit(short(compile="cuda_graphs"), datamodule)
 
 
 @pytest.mark.gpu

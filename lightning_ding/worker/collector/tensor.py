@@ -95,7 +95,7 @@ class TensorCollector(EpisodeStatistics):
     def _act(self, compiler: Any, policy_kwargs: Mapping[str, Any]) -> Any:
         """Act by compiled code, and let envs that can do so step by compiled code as well."""
         if not self._is_compiled and hasattr(self._env.env, "compile_steps"):
-            compiler.functions["env"] = self._env.env.compile_steps()
+            compiler.functions["env"] = self._env.env.compile_steps(compiler.graphs)
         self._is_compiled = True
         return compiler.act(self._obs, policy_kwargs)
 
@@ -221,7 +221,7 @@ class TensorCollector(EpisodeStatistics):
             self._episodes.load_state_dict(under_way["episodes"])
         else:
             begun = from_plain(state["under_way"])["first_episode"]
-            self.skip_episode_ids((int(begun.max()) + 1) * self._env.num_envs)
+            self.skip_episode_ids((int(begun.max()) + 1) * len(begun))
 
 
 def check_policy(policy: Any, datamodule: Any) -> None:
