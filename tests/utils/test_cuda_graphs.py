@@ -28,9 +28,9 @@ def noisy(tensors: list[Tensor]) -> list[Tensor]:
 class Recorder:
     """Repeats a call with the tensors that were recorded, and writes to the results that were recorded."""
 
-    def __init__(self, error: str = "", added: float = 0.0) -> None:
+    def __init__(self, error: str = "", added: float = 0.0, draws: bool = True) -> None:
         self.recorded: list[Sequence[Tensor]] = []
-        self.error, self.added = error, added
+        self.error, self.added, self.draws = error, added, draws
 
     def __call__(self, code: Any, tensors: Sequence[Tensor]) -> tuple[Callable[[], None], list[Tensor]]:
         if self.error:
@@ -40,8 +40,11 @@ class Recorder:
         results = code(list(tensors))
 
         def replay() -> None:
+            state = torch.get_rng_state()
             for old, new in zip(results, code(list(tensors)), strict=True):
                 old.copy_(new + self.added)
+            if not self.draws:  # each replay has the same random numbers
+                torch.set_rng_state(state)
 
         return replay, results
 
@@ -94,8 +97,9 @@ def test_each_shape_has_its_graph_up_to_a_number_of_them(caplog: pytest.LogCaptu
     [
         (Recorder(error="operation not permitted"), "RuntimeError: operation not permitted"),
         (Recorder(added=1.0), "another result"),
+        (Recorder(draws=False), "drew other random numbers"),
     ],
-    ids=["error", "wrong result"],
+    ids=["error", "wrong result", "same random numbers"],
 )
 def test_what_cannot_be_recorded_is_called_as_it_is(
     recorder: Recorder, text: str, caplog: pytest.LogCaptureFixture
