@@ -180,6 +180,16 @@ def test_own_attributes_of_an_env_count_and_numbers_are_compiled_again(made: lis
     assert len(made) == 9
 
 
+def test_an_env_that_was_compiled_steps_eagerly_in_a_later_fit_without_compile(made: list[str]) -> None:
+    env = CartPole(N)
+    rollouts(short(compile=True), env, number=1)
+    assert "steps of CartPole" in made
+    made.clear()
+    rollouts(short(), env, number=1)
+    assert env._compiled is None
+    assert made == []
+
+
 class Remembers(Pendulum):
     """An env whose step sets an attribute."""
 

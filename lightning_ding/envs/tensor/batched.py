@@ -156,6 +156,10 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         self._compiled = code
         return code
 
+    def step_eagerly(self) -> None:
+        """Step by eager code from now on."""
+        self._compiled = None
+
     def _compiled_step(self, code: CompiledFunction, actions: Tensor) -> tuple[Tensor, ...]:
         own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         uniform = self._uniform()
