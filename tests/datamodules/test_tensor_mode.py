@@ -534,7 +534,7 @@ def test_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: py
 
 def test_numbers_for_the_log_are_on_the_device_of_the_envs() -> None:
     metrics = MeanMetrics()
-    env, policy = SimpleNamespace(device=torch.device("meta")), SimpleNamespace(collect_metrics=metrics)
+    env, policy = SimpleNamespace(device=torch.device("meta"), env=None), SimpleNamespace(collect_metrics=metrics)
     collector = TensorCollector(env, policy)  # type: ignore[arg-type]
     collector._log({"log": {"by_float": 0.5, "by_tensor": torch.ones(1), "text": "no number"}})
     collector._log({"log": {"by_float": torch.ones(())}})
@@ -546,7 +546,7 @@ def test_numbers_for_the_log_are_on_the_device_of_the_envs() -> None:
 
 @pytest.mark.parametrize(("of_env", "of_policy"), [("meta:1", "meta:0"), ("cpu", "meta"), ("meta:1", "cpu")])
 def test_envs_on_another_device_than_the_policy_are_refused(of_env: str, of_policy: str) -> None:
-    env = SimpleNamespace(device=torch.device(of_env), num_envs=2, reset=lambda: None)
+    env = SimpleNamespace(device=torch.device(of_env), env=None, num_envs=2, reset=lambda: None)
     collector = TensorCollector(env, SimpleNamespace(device=torch.device(of_policy)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=f"on the device of the policy, {of_policy}, got {of_env}: choose it with"):
         collector.reset_env()
@@ -554,7 +554,7 @@ def test_envs_on_another_device_than_the_policy_are_refused(of_env: str, of_poli
 
 @pytest.mark.parametrize(("of_env", "of_policy"), [("cpu", "cpu:0"), ("cpu:0", "cpu"), ("cpu", "cpu")])
 def test_a_device_without_an_index_is_any_of_its_type(of_env: str, of_policy: str) -> None:
-    env = SimpleNamespace(device=torch.device(of_env), num_envs=2, reset=lambda: torch.zeros(2, 1))
+    env = SimpleNamespace(device=torch.device(of_env), env=None, num_envs=2, reset=lambda: torch.zeros(2, 1))
     policy = SimpleNamespace(device=torch.device(of_policy), reset_collect_where=lambda ended: None)
     collector = TensorCollector(env, policy)  # type: ignore[arg-type]
     collector.reset_env()
