@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ding.utils.private_api import copy_all
+from lightning_ding.utils.private_api import copy_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class CudaGraphs:
         if key not in self._graphs:
             return self._first_call(key, tensors)
         replay, arguments, results = self._graphs[key]
-        _copy(arguments, [one for one, is_fixed in pairs if not is_fixed])
+        copy_tensors(arguments, [one for one, is_fixed in pairs if not is_fixed])
         tensors.clear()
         replay()
         return _copied(results)
@@ -114,16 +114,8 @@ def _set_random(states: Sequence[Tensor]) -> None:
 def _copied(results: Sequence[Any]) -> list[Any]:
     found = [torch.empty_like(one) if isinstance(one, Tensor) else one for one in results]
     tensors = [(new, one) for new, one in zip(found, results, strict=True) if isinstance(one, Tensor)]
-    _copy([new for new, _ in tensors], [one for _, one in tensors])
+    copy_tensors([new for new, _ in tensors], [one for _, one in tensors])
     return found
-
-
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    if copy_all is not None and targets:
-        copy_all(targets, sources)
-    else:
-        for target, source in zip(targets, sources, strict=True):
-            target.copy_(source)
 
 
 def _is_same(one: Any, other: Any) -> bool:
