@@ -78,7 +78,7 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
     always gets those of the newest model."""
     trains_once: ClassVar[bool] = False
     """Whether all updates of the model are made before the first one of the policy, with data that it read; a subclass
-    implements ``lesson_count`` and ``lesson`` in place of ``prepare``."""
+    implements ``draw_lessons`` and ``lesson`` in place of ``prepare``."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Further entries of a collected transition that the loss needs."""
 
@@ -139,10 +139,13 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
         """
         return dict(batch)
 
-    @property
-    def lesson_count(self) -> int:
-        """P, the number of rows that a model that ``trains_once`` learns from, such as pairs or steps."""
-        raise not_implemented(self, "lesson_count")
+    def draw_lessons(self, draws: Any) -> int:
+        """Draw what a model that ``trains_once`` learns from, and return the number P of its rows.
+
+        Args:
+            draws: The random number generator, of numpy.
+        """
+        raise not_implemented(self, "draw_lessons")
 
     def lesson(self, rows: Tensor) -> dict[str, Any]:
         """Return the minibatch of some of the P rows, shape (B,), on the device of the model."""

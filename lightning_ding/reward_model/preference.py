@@ -91,8 +91,9 @@ class PreferenceRewardModel(RewardModel[PreferenceConfigT]):
         self.encoder = encoder_for(section["obs_shape"], dict_encoder(section), None, "relu", keeps_vectors=True)
         self.head = MLP((int(self.encoder.output_size), *widths_of(config), 1), "relu", activate_last=False)
         self.pairs: Pairs | None = None
-        """What the model learns from; None before ``bind``."""
+        """What the model learns from; None before ``draw_lessons``."""
         self._obs: Any = None
+        self._bounds = self._ranks = np.zeros(0, np.int64)
 
     def ranks(self, data: Any) -> Integers:
         """Return the rank of each trajectory of a data set, from 0 for the worst, shape (K,); equal ones are no pair.
@@ -103,7 +104,7 @@ class PreferenceRewardModel(RewardModel[PreferenceConfigT]):
         raise NotImplementedError
 
     def bind(self, policy: Any) -> None:
-        """Read the trajectories, and draw the pairs.
+        """Read the trajectories.
 
         Raises:
             ValueError: If there is no such data set, it does not fit the policy, or its trajectories are too short or
@@ -119,22 +120,23 @@ class PreferenceRewardModel(RewardModel[PreferenceConfigT]):
         obs = policy.normaliser.tensors({"obs": data.columns["obs"]})["obs"]
         fits = isinstance(obs, Mapping) or not isinstance(shape, int) or obs[0].numel() == shape
         require(fits, "reward_model.data_path", f"a data set with observations of {shape} numbers", path)
-        self._obs = obs
-        self.pairs = draw_pairs(data.bounds(), self.ranks(data), config, policy.rng)
+        self._obs, self._bounds, self._ranks = obs, data.bounds(), self.ranks(data)
+        count, kinds, shortest = len(self._ranks), len(np.unique(self._ranks)), int(np.diff(self._bounds).min())
+        allowed = "a data set with trajectories of at least two ranks"
+        require(kinds >= 2, "reward_model.data_path", allowed, f"{kinds} of {count}")
+        is_enough = not config.num_snippets or shortest >= config.min_snippet_length
+        allowed = f"at most the length of the shortest trajectory ({shortest})"
+        require(is_enough, "reward_model.min_snippet_length", allowed, config.min_snippet_length)
 
-    @property
-    def lesson_count(self) -> int:
-        """P."""
-        return len(self._drawn)
-
-    @property
-    def _drawn(self) -> Pairs:
-        assert self.pairs is not None
-        return self.pairs
+    def draw_lessons(self, draws: Any) -> int:
+        """Draw the pairs, and return P."""
+        self.pairs = draw_pairs(self._bounds, self._ranks, self.config, draws)
+        return len(self.pairs)
 
     def lesson(self, rows: Tensor) -> dict[str, Any]:
         """Return ``obs`` of the parts of some pairs, leading axes (B, 2, L), and ``seen``, 1 for their steps, else 0."""
-        pairs, chosen = self._drawn, rows.numpy()
+        pairs: Any = self.pairs
+        chosen = rows.numpy()
         start, count, stride = (one[chosen][..., None] for one in (pairs.start, pairs.count, pairs.stride))
         place = np.arange(int(pairs.count.max()))
         steps = torch.from_numpy(start + stride * np.minimum(place, count - 1))
@@ -167,21 +169,12 @@ def draw_pairs(bounds: Integers, ranks: Integers, config: PreferenceConfig, draw
 
     Args:
         bounds: First row of each trajectory, and N, shape (K + 1,).
-        ranks: Rank of each trajectory, from 0 for the worst, shape (K,).
+        ranks: Rank of each trajectory, from 0 for the worst, shape (K,); at least two.
         config: How many pairs, and how long their parts are.
         draws: The random number generator, of numpy.
-
-    Raises:
-        ValueError: If there are less than two ranks, or a trajectory is shorter than the shortest part.
     """
     first, lengths = bounds[:-1], np.diff(bounds)
     kinds, sizes = np.unique(ranks, return_counts=True)
-    path = "reward_model.data_path"
-    require(len(kinds) >= 2, path, "a data set with trajectories of at least two ranks", f"{len(kinds)} of {len(ranks)}")
-    least, shortest = config.min_snippet_length, int(lengths.min())
-    is_enough = not config.num_snippets or shortest >= least
-    allowed = f"at most the length of the shortest trajectory ({shortest})"
-    require(is_enough, "reward_model.min_snippet_length", allowed, least)
     number = config.num_trajs + config.num_snippets
     one = draws.integers(len(kinds), size=number)
     other = (one + draws.integers(1, len(kinds), size=number)) % len(kinds)

@@ -88,9 +88,8 @@ class REDRewardModel(ExpertRewardModel[REDConfig]):
         require(not normal, "norm_obs", allowed, normal)
         super().bind(policy)
 
-    @property
-    def lesson_count(self) -> int:
-        """E."""
+    def draw_lessons(self, draws: Any) -> int:
+        """Return E."""
         return len(self._expert["action"])
 
     def lesson(self, rows: Tensor) -> dict[str, Any]:

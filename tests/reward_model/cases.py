@@ -47,7 +47,7 @@ def write_expert(folder: Path, is_continuous: bool) -> str:
     obs = rng.standard_normal((size + 1, 3 if is_continuous else 4)).astype(np.float32)
     last = np.arange(size) == size - 1
     ends = {"terminated": last, "truncated": (np.arange(size) % 10 == 9) & ~last}
-    reward = 1.0 + np.arange(size) // 10
+    reward = np.array([2.0, 1.0, 4.0, 3.0])[np.arange(size) // 10]
     columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": action, "reward": reward}
     np.savez(file, **columns, **ends, **space)
     return str(file)

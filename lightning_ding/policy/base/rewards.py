@@ -157,7 +157,7 @@ class RewardLearner:
         self.begin()
         if not policy.training:
             policy.train()
-        count, size = model.lesson_count, model.config.batch_size
+        count, size = model.draw_lessons(policy.rng), model.config.batch_size
         updates = model.config.update_per_collect or math.ceil(count / size)
         policy.updater.guard.begin(None)
         for rows in _passes(count, (updates, size), policy.rng):
