@@ -24,7 +24,7 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 200_000
 CONFIG = {
-    "reward_model": {"type": "guided_cost", "data_path": "expert.npz", "hidden_size_list": [64, 64], "update_per_collect": 16},
+    "reward_model": {"type": "guided_cost", "data_path": "expert.npz", "update_per_collect": 16},
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
     "learn": {"batch_size": 256, "epoch_per_collect": 4, "learning_rate": 1e-3, "entropy_weight": 0.01},
     "collect": {"n_sample": 1024},

@@ -146,9 +146,7 @@ WITHOUT_KEY: dict[str, Config] = {
 }
 """Settings that DI-engine has no key for."""
 OTHERS = "pwil", "pdeil", "rnd-ngu", "episodic"
-_TRAJECTORIES = (
-    "or let the expert play: -m preference_based_irl, or trex_collecting_data, with the checkpoints of expert_model_path"
-)
+_TRAJECTORIES = "or let the checkpoints of expert_model_path play: -m preference_based_irl, or trex_collecting_data"
 _GUIDE = "or let the expert play with the network in collect.model_path: -m guided_cost"
 _RED = "which lightning-ding collect writes"
 DATA: dict[str, tuple[str, str]] = {

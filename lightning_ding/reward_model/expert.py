@@ -58,7 +58,12 @@ class ExpertRewardModel(RewardModel[ExpertConfigT]):
             ValueError: If there is no such data set, or it does not fit the policy.
         """
         config, section = self.config, policy.config.model
-        require(bool(config.data_path), "reward_model.data_path", f"the expert's data set with {config.type}", config.data_path)
+        require(
+            bool(config.data_path),
+            "reward_model.data_path",
+            f"the expert's data set with {config.type}",
+            config.data_path,
+        )
         columns = load_dataset(config.data_path)
         kept = slice(0, config.collect_count)
         rows: Any = nested.index({name: columns.columns[name] for name in ("obs", "action")}, kept)

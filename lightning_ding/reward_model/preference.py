@@ -134,13 +134,13 @@ class PreferenceRewardModel(RewardModel[PreferenceConfigT]):
         return len(self.pairs)
 
     def lesson(self, rows: Tensor) -> dict[str, Any]:
-        """Return ``obs`` of the parts of some pairs, leading axes (B, 2, L), and ``seen``, 1 for their steps, else 0."""
+        """Return ``obs`` of some pairs, leading axes (B, 2, L), and ``seen``, 1 for their steps and 0 after them."""
         pairs: Any = self.pairs
         chosen = rows.numpy()
         start, count, stride = (one[chosen][..., None] for one in (pairs.start, pairs.count, pairs.stride))
         place = np.arange(int(pairs.count.max()))
         steps = torch.from_numpy(start + stride * np.minimum(place, count - 1))
-        device = self.head.layers[0].weight.device
+        device = next(self.parameters()).device
         seen = torch.from_numpy((place < count).astype(np.float32))
         found: dict[str, Any] = {"obs": nested.to(nested.index(self._obs, steps), device), "seen": seen.to(device)}
         return found

@@ -104,7 +104,7 @@ def test_clone_of_drex_imitates_and_plays_with_falling_noise(checkpoints: list[A
     clone.configure_model()
     clone.load_state_dict(torch.load("bc.ckpt", weights_only=True)["state_dict"])
     rows = slice(other.bounds()[4], None)
-    greedy = clone.model(torch.from_numpy(other.columns["obs"][rows]))["logit"].argmax(1)  # type: ignore[operator]
+    greedy = clone.model(torch.from_numpy(other.columns["obs"][rows]))["logit"].argmax(1)
     assert (greedy.numpy() == other.columns["action"][rows]).all()
 
 
@@ -121,14 +121,18 @@ def test_guided_cost_learns_from_an_expert(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any("model_path" in line or "logit" in line for line in run.warnings)
     main, create = pair("sac", {"collect": {"model_path": "expert.ckpt"}}, reward_model=rewards)
     main["env"]["env_id"] = "Pendulum-v1"
-    with pytest.raises(ValueError, match=r"create_config\.policy\.type must be one that learns from rollouts, got 'sac'"):
+    with pytest.raises(
+        ValueError, match=r"create_config\.policy\.type must be one that learns from rollouts, got 'sac'"
+    ):
         entry.serial_pipeline_guided_cost((main, {**create, "reward_model": {"type": "guided_cost"}}))
 
 
 def test_what_is_missing_ends_in_one_line() -> None:
     with pytest.raises(Missing, match=r"no file 'expert/ckpt/iteration_0\.pth\.tar'"):
         entry.serial_pipeline_preference_based_irl(own())
-    with pytest.raises(ValueError, match=r"reward_model\.expert_model_path must be given, for the checkpoints of the ex"):
+    with pytest.raises(
+        ValueError, match=r"reward_model\.expert_model_path must be given, for the checkpoints of the ex"
+    ):
         entry.serial_pipeline_preference_based_irl(own(expert_model_path=None))
     with pytest.raises(ValueError, match=r"reward_model\.type must be one of trex, drex, got 'rnd'"):
         entry.serial_pipeline_preference_based_irl(own("rnd"))

@@ -114,9 +114,7 @@ def test_noise_is_the_share_of_random_actions_of_each_group_of_episodes(
     assert len(data.returns()) == 600
     greedy = policy.eval_mode.forward(torch.from_numpy(data.columns["obs"]))["action"].numpy()
     bounds = data.bounds()
-    shares = [
-        (greedy == data.columns["action"])[bounds[start] : bounds[start + 200]].mean() for start in (0, 200, 400)
-    ]
+    shares = [(greedy == data.columns["action"])[bounds[start] : bounds[start + 200]].mean() for start in (0, 200, 400)]
     assert shares[2] == 1.0
     assert shares[:2] == pytest.approx([0.5, 0.75], abs=0.12)  # half of the random actions are the greedy ones
     for noise, message in (([0.0, 1.0], "noise must be falling shares"), ([2.0], r"in \[0, 1\], such as 1 0.5 0")):

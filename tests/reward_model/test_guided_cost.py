@@ -29,13 +29,13 @@ def batch_of(expert: list[int], own: list[int], prob: list[float]) -> dict[str, 
 
 
 def test_loss_is_minus_the_logarithm_of_the_likelihood_of_the_expert() -> None:
-    """A cost of 1 for action 1, and of 0 for action 0: exp(-c) / q is e^-1 / 0.5 and 1 / 0.25, and e^-1 of the expert."""
+    """A cost of 1 for action 1, else 0: exp(-c) / q is e^-1 / 0.5 and 1 / 0.25, and e^-1 of the expert."""
     model = model_of()
     model.cost = lambda obs, action: action.float()  # type: ignore[method-assign]
     batch = batch_of([1], [1, 0], [0.5, 0.25])
     loss, report = model.loss(batch)
     assert_close(loss, torch.tensor(1 + math.log((2 * math.exp(-1) + 4 + math.exp(-1)) / 3)), atol=1e-5, rtol=0)
-    assert (report["expert_cost"], report["own_cost"]) == (1.0, 0.5)
+    assert [float(report[name]) for name in ("expert_cost", "own_cost")] == [1.0, 0.5]
     assert model.score(batch).tolist() == [-1.0, 0.0]
 
 
@@ -90,7 +90,7 @@ def test_probabilities_are_those_with_which_the_policy_acted(times: int, tmp_pat
         seen.append(dict(policy.learner.rewards._window))
         learn()
 
-    policy.learner.rewards.train = noted  # type: ignore[method-assign]
+    policy.learner.rewards.train = noted
     fit(policy, datamodule, tmp_path, 1)
     assert seen[0]["log_prob"].exp().mean().item() == pytest.approx(0.5, abs=0.2)
     lengths = [len(window["log_prob"]) for window in seen]
@@ -99,5 +99,7 @@ def test_probabilities_are_those_with_which_the_policy_acted(times: int, tmp_pat
 
 def test_policy_without_probabilities_of_its_actions_is_refused(tmp_path: Path) -> None:
     policy, datamodule = make_run("dqn_gail", tmp_path, reward_model={"type": "guided_cost"})
-    with pytest.raises(ValueError, match="type must be None with DQNPolicy, whose transitions have no log_prob, got 'gu"):
+    with pytest.raises(
+        ValueError, match="type must be None with DQNPolicy, whose transitions have no log_prob, got 'gu"
+    ):
         fit(policy, datamodule, tmp_path, 1)

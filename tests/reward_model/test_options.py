@@ -61,7 +61,9 @@ def trained(kind: str, options: dict[str, Any]) -> Any:
     """Return the weights that a short run ends with, or the error that it raises."""
     torch.manual_seed(0)
     try:
-        policy, datamodule = make(f"{STARTS.get(kind, 'dqn')}_{kind}", folder(), reward_model={"clear_buffer_per_iters": 1, **options})
+        policy, datamodule = make(
+            f"{STARTS.get(kind, 'dqn')}_{kind}", folder(), reward_model={"clear_buffer_per_iters": 1, **options}
+        )
     except ValueError as error:
         return str(error)
     fit(policy, datamodule, folder(), 1)

@@ -1,4 +1,4 @@
-"""Rewards from ranked trajectories: numbers worked out by hand, the pairs against a slow oracle, and what is learned."""
+"""Rewards from ranked trajectories: numbers worked out by hand, pairs against a slow oracle, and what is learned."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def write_ranked(file: Path, episodes: list[Any], rewards: list[float]) -> str:
     count = [len(one) - 1 for one in episodes]
     ends = np.zeros(sum(count), bool)
     ends[np.cumsum(count) - 1] = True
-    columns = {"obs": np.concatenate([one[:-1] for one in episodes]).astype(np.float32)}
+    columns: Any = {"obs": np.concatenate([one[:-1] for one in episodes]).astype(np.float32)}
     columns["next_obs"] = np.concatenate([one[1:] for one in episodes]).astype(np.float32)
     columns["reward"] = np.repeat(np.asarray(rewards, np.float32), count)
-    more = {"action": np.zeros(sum(count), int), "terminated": np.zeros_like(ends), "truncated": ends}
+    more: Any = {"action": np.zeros(sum(count), int), "terminated": np.zeros_like(ends), "truncated": ends}
     np.savez(file, **columns, **more, action_n=np.asarray(2), action_start=np.asarray(0))
     return str(file)
 
@@ -72,7 +72,9 @@ def test_loss_is_the_cross_entropy_of_the_summed_rewards() -> None:
 def test_loss_and_gradient_are_those_of_one_pair_after_the_other() -> None:
     """The oracle has the form of the authors' code: two sums as logits, and the better part as the label."""
     torch.manual_seed(1)
-    model = TREXRewardModel(TREXConfig(data_path="unused", hidden_size_list=[5]), {"obs_shape": 3, "action_shape": 2}, 1)
+    model = TREXRewardModel(
+        TREXConfig(data_path="unused", hidden_size_list=[5]), {"obs_shape": 3, "action_shape": 2}, 1
+    )
     obs, counts = torch.randn(4, 2, 6, 3), torch.tensor([[3, 6], [1, 1], [6, 2], [4, 5]])
     seen = (torch.arange(6) < counts[..., None]).float()
     model.loss({"obs": obs, "seen": seen})[0].backward()
@@ -181,7 +183,7 @@ def test_model_learns_once_and_before_the_policy(tmp_path: Path) -> None:
     policy = bound(file, num_snippets=50, batch_size=8)
     calls = list[int]()
     rewards, loss = policy.learner.rewards, policy.reward_model.loss
-    policy.reward_model.loss = lambda batch: calls.append(len(batch["seen"])) or loss(batch)
+    policy.reward_model.loss = lambda batch: calls.append(len(batch["seen"])) or loss(batch)  # type: ignore[func-returns-value]
     rewards.train()
     rewards.train()
     assert calls == [8] * 7  # one pass through 50 pairs
@@ -192,14 +194,16 @@ def test_model_learns_once_and_before_the_policy(tmp_path: Path) -> None:
     assert bool(again.reward_model.is_trained)
     more = bound(file, num_snippets=50, batch_size=8, update_per_collect=3)
     loss, seen = more.reward_model.loss, list[int]()
-    more.reward_model.loss = lambda batch: seen.append(1) or loss(batch)
+    more.reward_model.loss = lambda batch: seen.append(1) or loss(batch)  # type: ignore[func-returns-value]
     more.learner.rewards.train()
     assert len(seen) == 3
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
     file = write_ranked(tmp_path / "ranked.npz", [rising(1, 4), rising(1, 6)], [3.0, 2.0])
-    with pytest.raises(ValueError, match="data_path must be a data set with trajectories of at least two ranks, got '1 of 2'"):
+    with pytest.raises(
+        ValueError, match="data_path must be a data set with trajectories of at least two ranks, got '1 of 2'"
+    ):
         bound(file)
     with pytest.raises(ValueError, match=r"min_snippet_length must be at most .* shortest trajectory \(4\), got 5"):
         bound(file, ranking="order", min_snippet_length=5)
@@ -221,7 +225,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 def test_normalised_observations_are_refused(case: str, tmp_path: Path) -> None:
     policy, datamodule = make_run(case, tmp_path)
     datamodule._norm_asked["norm_obs"] = True
-    with pytest.raises(ValueError, match="norm_obs must be False with reward_model.type"):
+    with pytest.raises(ValueError, match=r"norm_obs must be False with reward_model\.type"):
         fit(policy, datamodule, tmp_path, 1)
 
 
@@ -229,7 +233,7 @@ def test_policy_learns_from_the_rewards_of_the_observations(tmp_path: Path) -> N
     policy, datamodule = make_run("dqn_trex", tmp_path)
     assert isinstance(datamodule, ReplayDataModule)
     fit(policy, datamodule, tmp_path, 1)
-    batch = datamodule.buffer.sample(8)
+    batch = datamodule.buffer.sample(8)  # type: ignore[union-attr]
     expected = policy.reward_model.score({"obs": batch["obs"]})  # type: ignore[union-attr, operator]
     assert_close(policy.learner.rewards.estimate(dict(batch))["reward"], expected)
     assert len(set(expected.tolist())) > 1

@@ -66,9 +66,11 @@ def test_trajectories_are_ranked_by_their_likeness_to_the_expert(tmp_path: Path)
     policy = policy_of(file, update_per_collect=800, learning_rate=0.005, batch_size=32, sigma=5.0)
     policy.learner.rewards.train()
     returns = [
-        float(policy.reward_model.score(
-            {"obs": torch.from_numpy(rising(0.1, 20) - shift).float(), "action": torch.zeros(21)}
-        ).mean())
+        float(
+            policy.reward_model.score(
+                {"obs": torch.from_numpy(rising(0.1, 20) - shift).float(), "action": torch.zeros(21)}
+            ).mean()
+        )
         for shift in (0.0, 0.7, 1.5, 3.0)
     ]
     assert returns == sorted(returns, reverse=True)
@@ -80,7 +82,7 @@ def test_trajectories_are_ranked_by_their_likeness_to_the_expert(tmp_path: Path)
 def test_it_learns_from_each_step_of_the_expert_once(tmp_path: Path) -> None:
     policy = policy_of(write_expert(tmp_path, False), batch_size=8, collect_count=24)
     calls, loss = list[Any](), policy.reward_model.loss
-    policy.reward_model.loss = lambda batch: calls.append(batch) or loss(batch)
+    policy.reward_model.loss = lambda batch: calls.append(batch) or loss(batch)  # type: ignore[func-returns-value]
     for _ in range(2):
         policy.learner.rewards.train()
     seen = torch.cat([batch["obs"] for batch in calls])
@@ -88,7 +90,7 @@ def test_it_learns_from_each_step_of_the_expert_once(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="reward_model.sigma must be > 0, got 0.0"):
+    with pytest.raises(ValueError, match=r"reward_model\.sigma must be > 0, got 0\.0"):
         REDConfig(sigma=0.0)
     with pytest.raises(ValueError, match="clear_buffer_per_iters must be 1 with red"):
         REDConfig(clear_buffer_per_iters=3)
