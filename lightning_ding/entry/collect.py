@@ -6,8 +6,9 @@
     lightning-ding collect best.ckpt --out ranked.npz --episodes 20 --greedy --noise 1 0.5 0
 
 ``--out`` is a path that ends in .npz, or the id of a new Minari data set such as pendulum/sac-v0 (extra ``minari``).
-The env is that of the checkpoint's run. Without ``--greedy`` the policy explores as in training. With ``--noise`` a share
-of its actions is random, and so many episodes are played for each share: trajectories for the reward model ``drex``.
+The env is that of the checkpoint's run. Without ``--greedy`` the policy explores as in training.
+With ``--noise`` a share of its actions is random, and so many episodes are played for each share: trajectories for the
+reward model ``drex``.
 """
 
 from __future__ import annotations
