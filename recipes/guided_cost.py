@@ -23,11 +23,13 @@ from lightning_ding.policy import PPOPolicy
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 200_000
+COST = {"hidden_size_list": [128, 128], "batch_size": 32, "update_per_collect": 10}
 CONFIG = {
-    "reward_model": {"type": "guided_cost", "data_path": "expert.npz", "update_per_collect": 16},
+    "discount_factor": 0.9,
+    "reward_model": {"type": "guided_cost", "data_path": "expert.npz", **COST},
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
-    "learn": {"batch_size": 256, "epoch_per_collect": 4, "learning_rate": 1e-3, "entropy_weight": 0.01},
-    "collect": {"n_sample": 1024},
+    "learn": {"batch_size": 64, "epoch_per_collect": 2, "learning_rate": 1e-3, "entropy_weight": 0.01},
+    "collect": {"n_sample": 256},
     "eval": {"evaluator": {"eval_freq": 80, "n_episode": 20, "stop_value": 500.0}},
 }
 

@@ -25,11 +25,11 @@ from lightning_ding.di_engine.convert import to_recipe, to_yaml
 from lightning_ding.di_engine.imitation import dqfd_run, gail_run, sqil_run, with_data, with_reward_model
 from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import eval as evaluate, train
-from lightning_ding.di_engine.translate import ENTRIES, translate
+from lightning_ding.di_engine.translate import REWARDS_OF_ENTRIES, translate
 from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.utils.protocols import return_text
 
-RANKED = tuple(name for name in ENTRIES if name.removesuffix("_onpolicy").endswith(("trex", "preference_based_irl")))
+RANKED = tuple(name for name, kind in REWARDS_OF_ENTRIES.items() if kind == "trex")
 """Entries that learn from ranked trajectories."""
 SHORT_MODES = (
     *("onpolicy", "offline", "bc", "sqil", "dqfd", "gail", "reward_model_onpolicy", "reward_model_offpolicy"),

@@ -63,6 +63,7 @@ PENDULUM = {
     "rlpd": -200,
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9}  # reward models and hindsight
+REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
 BARS = CARTPOLE | PENDULUM | REWARDED
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
@@ -274,9 +275,13 @@ def test_recipe_reaches_its_return(name: str, seed: str, tmp_path: Path) -> None
     if name == "rlpd":
         run("sac.py", tmp_path, "--max-env-step", "3000")
         collect(next(tmp_path.rglob("last.ckpt")), data[0], 250)
+    elif name == "trex":
+        collect(None, data[0], 200, random=True, env_id="CartPole-v1")
     elif data:
         run("dqn.py", tmp_path)
-        collect(next(tmp_path.rglob("best.ckpt")), data[0], 10 if name == "gail" else 20, greedy=True)
+        noise = (1.0, 0.75, 0.5, 0.25, 0.0) if name == "drex" else ()
+        number = 10 if name in OF_REWARDS else 20
+        collect(next(tmp_path.rglob("best.ckpt")), data[0], number, greedy=True, noise=noise)
     output = run(f"{name}.py", tmp_path, *data, "--seed", seed)
     found = SCORE.fullmatch(output.strip().splitlines()[-2])
     assert found is not None
