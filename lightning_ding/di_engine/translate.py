@@ -42,9 +42,16 @@ from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 ENTRIES = (
     *("serial", "onpolicy", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
-    *("reward_model_onpolicy", "reward_model_offpolicy"),
+    *("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost"),
+    *("preference_based_irl", "preference_based_irl_onpolicy", "trex", "trex_onpolicy"),
+    *("reward_model_trex", "reward_model_trex_onpolicy"),
 )
 """DI-engine's serial entries that exist here, without ``serial_pipeline_``."""
+REWARDS_OF_ENTRIES = {
+    name: "trex" for name in ENTRIES if name.removesuffix("_onpolicy").endswith(("trex", "based_irl"))
+}
+REWARDS_OF_ENTRIES |= {"gail": "gail", "guided_cost": "guided_cost"}
+"""The reward model of an entry whose config names none."""
 
 
 def translate(
@@ -88,8 +95,8 @@ def translate(
         require(whole and value >= least, name, f"a whole number >= {least}", value)
     entry = entry_of(source) if entry is None and not evaluates else entry
     main, create = read_pair(source)
-    if entry == "gail":
-        main["reward_model"] = {"type": "gail", **main.get("reward_model", {})}
+    if entry in REWARDS_OF_ENTRIES and "type" not in create.get("reward_model", {}):
+        main["reward_model"] = {"type": REWARDS_OF_ENTRIES[entry], **main.get("reward_model", {})}
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
