@@ -18,6 +18,7 @@ from lightning_ding.di_engine.envs import BaseEnv, BaseEnvManager, BaseEnvTimest
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.policy_section import CLASSES
 from lightning_ding.di_engine.translate import translate
+from tests.di_engine.pairs import OFFLINE, env_of
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
 
@@ -123,7 +124,7 @@ def test_loop_of_learning_from_rollouts() -> None:
 def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     family = CLASSES[name]
     cls = getattr(policy, name)
-    continuous = family in ("ddpg", "d4pg", "td3", "sac", "cql", "td3_bc")
+    continuous = env_of(family) == "pendulum"
     cfg = cls.default_config()
     cfg.model.update(obs_shape=4, action_shape=2)
     if family == "ppo":
@@ -132,8 +133,6 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     made: Any = cls(cfg)
     assert made.model is not None
     assert issubclass(cls, type(made).__mro__[1])
-    if family in ("cql", "discrete_cql", "td3_bc"):
-        return
     env = {"collector_env_num": 1, "evaluator_env_num": 1, "n_evaluator_episode": 1}
     section = {"model": dict(cfg.model), "collect": {"n_sample": cfg.collect.get("n_sample")}}
     if family == "pg":
@@ -141,7 +140,7 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     create = {"env": {"type": "pendulum" if continuous else "cartpole"}, "policy": {"type": family}}
     if family == "pg":
         create["collector"] = {"type": "episode"}
-    elif family == "dqfd":
+    elif family == "dqfd" or family in OFFLINE:
         section["collect"]["data_path"] = "demos.npz"
     run = translate(({"exp_name": "x", "env": env, "policy": section}, create))
     wanted: Any = run.policy_class(run.policy_config).config
