@@ -28,10 +28,11 @@ COMMAND = "CommandModePolicy"
 COMMANDS = {name.removesuffix("Policy") + COMMAND: name for name in CLASSES}
 """Class for each of DI-engine's classes that also have a command mode, which all policies have here."""
 OPTIMIZERS = {
-    **dict.fromkeys(("ddpg", "d4pg", "td3", "td3_bc"), {"optimizer_critic": 0, "optimizer_actor": 1}),
-    **dict.fromkeys(
-        ("sac", "discrete_sac", "cql", "edac"), {"optimizer_q": 0, "optimizer_policy": 1, "alpha_optim": 2}
-    ),
+    **{name: {"optimizer_critic": 0, "optimizer_actor": 1} for name in ("ddpg", "d4pg", "td3", "td3_bc")},
+    **{
+        name: {"optimizer_q": 0, "optimizer_policy": 1, "alpha_optim": 2}
+        for name in ("sac", "discrete_sac", "cql", "edac")
+    },
     "iql": {"optimizer_q": 0, "optimizer_policy": 1},
 }
 """Places of the optimizers of each policy by DI-engine's names; others have one, ``optimizer``."""

@@ -81,7 +81,7 @@ def serial_pipeline_onpolicy(
     max_train_iter: int = UNLIMITED,
     max_env_step: int = UNLIMITED,
 ) -> Policy[Any]:
-    """Train a policy that learns from rollouts: A2C, PPO, PPG or PG. The arguments are those of :func:`serial_pipeline`.
+    """Train a policy that learns from rollouts: A2C, PPO, PPG or PG, with :func:`serial_pipeline`'s arguments.
 
     Raises:
         ValueError: If a key or value has no counterpart here, or the policy learns from replay.

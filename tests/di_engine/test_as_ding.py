@@ -81,11 +81,10 @@ main_config, create_config = {{}}, {{"found": {name}.__module__}}
 
 
 @pytest.fixture
-def without() -> Iterator[None]:
+def without() -> None:
     """Remove the hook for a test."""
     found = [one for one in sys.meta_path if "ding_finder" in type(one).__module__]
     sys.meta_path[:] = [one for one in sys.meta_path if one not in found]
-    yield
 
 
 @pytest.mark.usefixtures("without")
