@@ -129,6 +129,11 @@ def test_pair_with_a_reward_model_trains(
     assert any("reward_model.batch_size -> model.cfg.reward_model.batch_size" in line for line in run.translated)
 
 
+def test_ppo_from_replay_is_refused_before_a_data_set_is_looked_for() -> None:
+    with pytest.raises(ValueError, match=r"reward_model\.type must be None with ppo_offpolicy, .* got 'gail'"):
+        translate(pair({"type": "gail"}, "ppo_offpolicy"))
+
+
 def test_policy_in_the_form_of_di_engine_takes_none() -> None:
     POLICY_REGISTRY.register("plain_dqn_without_rewards", force_overwrite=True)(PlainDQN)
     main, create = pair({"type": "rnd"})
