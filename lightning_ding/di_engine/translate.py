@@ -47,7 +47,9 @@ from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 ENTRIES = (
     *("serial", "onpolicy", "onpolicy_ppg", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
-    *("reward_model_onpolicy", "reward_model_offpolicy"),
+    *("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost"),
+    *("preference_based_irl", "preference_based_irl_onpolicy", "trex", "trex_onpolicy"),
+    *("reward_model_trex", "reward_model_trex_onpolicy"),
 )
 """DI-engine's serial entries that exist here, without ``serial_pipeline_``."""
 

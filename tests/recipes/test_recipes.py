@@ -85,8 +85,13 @@ OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
 TWINS |= {"rnd": "rnd_mountaincar", "icm": "icm_mountaincar", "gail": "gail_cartpole", "her": "her_bitflip"}
+TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
 TWINS |= {name: name for name in PACKAGES}
-DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz", "gail": "expert.npz"}
+DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz"}
+OF_REWARDS = {"gail": "expert.npz", "guided_cost": "expert.npz", "red": "expert.npz"}
+OF_REWARDS |= {"trex": "ranked.npz", "drex": "ranked.npz"}
+"""The recipes whose file is an option of their reward model."""
+DATA |= OF_REWARDS
 DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLINE}
 """The recipes that take data, and their file."""
 ARGUMENTS = (
@@ -180,7 +185,7 @@ def test_recipe_is_short_and_has_the_settings_of_its_yaml(name: str) -> None:
     assert resolve(config_class, twin["model"]["cfg"]) == resolve(config_class, recipe.CONFIG)
     data = {"env_id": recipe.ENV_ID, "seed": 0}
     data |= {key: getattr(recipe, key.upper()) for key in ARGUMENTS if hasattr(recipe, key.upper())}
-    if name in DATA and name != "gail":  # whose file is an option of its reward model
+    if name in DATA and name not in OF_REWARDS:
         data["dataset" if name in OFFLINE else "demonstrations"] = DATA[name]
     assert (twin["data"], twin["seed_everything"]) == (data, 0)
     assert twin["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": TWINS[name]}
