@@ -54,6 +54,11 @@ ENTRIES = (
 """DI-engine's serial entries that exist here, without ``serial_pipeline_``."""
 
 
+REWARD_OF_ENTRY = {
+    **{name: name for name in ("gail", "guided_cost")},
+    **{f"{name}{end}": "trex" for name in ("trex", "reward_model_trex") for end in ("", "_onpolicy")},
+}
+"""The reward model of an entry that has one, for configs that name none."""
 SQIL_SAC = "sqil_sac"
 """DI-engine's type of SAC with the rewards of SQIL, whichever entry trains it."""
 
@@ -99,8 +104,9 @@ def translate(
         require(whole and value >= least, name, f"a whole number >= {least}", value)
     entry = entry_of(source) if entry is None and not evaluates else entry
     main, create = read_pair(source)
-    if entry == "gail":
-        main["reward_model"] = {"type": "gail", **main.get("reward_model", {})}
+    if entry in REWARD_OF_ENTRY:
+        of_entry = {"type": REWARD_OF_ENTRY[entry], **create.get("reward_model", {})}
+        main["reward_model"] = {**of_entry, **main.get("reward_model", {})}
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
