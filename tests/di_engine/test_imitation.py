@@ -93,9 +93,9 @@ def test_file_of_sqil_is_never_trained_as_another_algorithm() -> None:
     Path("sqil_config.py").write_text(FILE.format(main=main, create=create, name="sqil"))
     with pytest.raises(Missing, match=r"or give the config of an expert, .* -m sqil --expert-config FILE, got None"):
         translate("sqil_config.py")
-    Path("trex_config.py").write_text(FILE.format(main=main, create=create, name="trex"))
-    with pytest.raises(ValueError, match=r"serial_pipeline_\* of the file must be one of serial, onpolicy.*got 'trex'"):
-        translate("trex_config.py")
+    Path("plr_config.py").write_text(FILE.format(main=main, create=create, name="plr"))
+    with pytest.raises(ValueError, match=r"serial_pipeline_\* of the file must be one of serial, onpolicy.*got 'plr'"):
+        translate("plr_config.py")
     with pytest.raises(ValueError, match=r"policy\.type must be one that learns from replay, for SQIL, got 'ppo'"):
         translate(pair("ppo"), entry="sqil")
 
