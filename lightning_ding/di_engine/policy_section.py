@@ -85,7 +85,7 @@ def policy_defaults(kind: str, policy_class: Any = None) -> Config:
     ours = dict(flat(to_dict(POLICY_REGISTRY.get(family).config_class())))
     table = KEYS.get(family, {})
     shared = {name: ours[name] for name in table if ours.get(name) is not None and _is_alike(name)}
-    shared = {name: one for name, one in shared.items() if table[name].allowed is None or one in table[name].allowed}
+    shared = {name: one for name, one in shared.items() if one in (table[name].allowed or (one,))}
     base = DEVICE | {"on_policy": POLICY_REGISTRY.get(family).on_policy}
     if family == "pg":  # whose returns need whole episodes
         base["collect"] = {"collector": {"type": "episode"}}

@@ -164,7 +164,8 @@ def test_optimizers_are_found_by_dings_names_and_used(name: str, names: tuple[st
     cfg.model.update(obs_shape=3, action_shape=2)
     cfg.learn.update(update_per_collect=1, batch_size=8)
     made = cls(cfg)
-    actor, critic = [made.learn_mode.get_attribute(one) if one else None for one in names]
+    found: list[Any] = [made.learn_mode.get_attribute(one) if one else None for one in names]
+    actor, critic = found
     parts = (made.model.actor, made.model.critic) if critic is not None else (made.model, None)
     for optimizer, part in zip((actor, critic), parts, strict=True):
         assert optimizer is None or optimizer.param_groups[0]["params"] == list(part.parameters())
