@@ -18,13 +18,7 @@ from lightning_ding.di_engine.translate import implied, policy_config
 from lightning_ding.registry import POLICY_REGISTRY
 
 logger = logging.getLogger(__name__)
-FAMILIES = {
-    "bc": "bc",
-    "cql_discrete": "discrete_cql",
-    "sac_discrete": "discrete_sac",
-    "discrete_cql": "discrete_cql",
-    "discrete_sac": "discrete_sac",
-}
+FAMILIES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 """Types of policies that have another name here."""
 CLASSES = {
     "A2CPolicy": "a2c",
@@ -85,7 +79,7 @@ def policy_defaults(kind: str, policy_class: Any = None) -> Config:
     ours = dict(flat(to_dict(POLICY_REGISTRY.get(family).config_class())))
     table = KEYS.get(family, {})
     shared = {name: ours[name] for name in table if ours.get(name) is not None and _is_alike(name)}
-    shared = {name: one for name, one in shared.items() if table[name].allowed is None or one in table[name].allowed}
+    shared = {name: one for name, one in shared.items() if one in (table[name].allowed or (one,))}
     base = DEVICE | {"on_policy": POLICY_REGISTRY.get(family).on_policy}
     if family == "pg":  # whose returns need whole episodes
         base["collect"] = {"collector": {"type": "episode"}}

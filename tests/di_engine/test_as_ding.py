@@ -117,4 +117,4 @@ def test_config_file_sees_ding_itself_if_it_is_imported(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "ding", real)
     (tmp_path / "config.py").write_text("import ding\nmain_config, create_config = {}, {'found': ding.policy}")
     _, create = read_file(tmp_path / "config.py", ("main_config", "create_config"))
-    assert create["found"] is real.policy  # type: ignore[attr-defined]
+    assert create["found"] is real.policy
