@@ -32,8 +32,8 @@ from lightning_ding.utils.protocols import return_text
 RANKED = tuple(name for name, kind in REWARDS_OF_ENTRIES.items() if kind == "trex")
 """Entries that learn from ranked trajectories."""
 SHORT_MODES = (
-    *("onpolicy", "offline", "bc", "sqil", "dqfd", "gail", "reward_model_onpolicy", "reward_model_offpolicy"),
-    *("guided_cost", *RANKED),
+    *("onpolicy", "onpolicy_ppg", "offline", "bc", "sqil", "dqfd", "gail", "guided_cost"),
+    *("reward_model_onpolicy", "reward_model_offpolicy", *RANKED),
 )
 MODES = ("serial", *SHORT_MODES, *(f"serial_{name}" for name in SHORT_MODES), "serial_reward_model", "eval")
 """The entries of DI-engine, with and without ``serial_``; ``serial_reward_model`` is that of learning from replay."""
@@ -103,7 +103,8 @@ def _check_mode(run: Run, mode: str | None) -> None:
     """Check that the policy of a run is one that the mode trains."""
     is_offline = run.policy_class.trains_on == "dataset"
     own = ("onpolicy",) if run.on_policy else ("offline", "serial") if is_offline else ("serial",)
-    known = (*own, *(("bc",) if run.family == "bc" else ()), *EXPERTS)
+    of_policy = {"bc": "bc", "ppg": "onpolicy_ppg"}.get(run.family)
+    known = (*own, of_policy, *EXPERTS)
     if _entry(mode) in ("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost", *RANKED):
         with_reward_model(run, str(mode).endswith(("_onpolicy", "guided_cost")))
         return

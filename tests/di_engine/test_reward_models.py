@@ -151,6 +151,22 @@ def test_pair_with_a_reward_model_trains(
     assert any("reward_model.batch_size -> model.cfg.reward_model.batch_size" in line for line in run.translated)
 
 
+def test_entry_names_the_reward_model_where_the_config_does_not() -> None:
+    main, create = pair({"type": "gail", "data_path": "expert.npz", "learning_rate": 0.1})
+    for section in (main["reward_model"], create["reward_model"]):
+        section.pop("type")
+    create["reward_model"]["batch_size"] = 7
+    found = translate((main, create), entry="gail").policy_config["reward_model"]
+    assert (found["type"], found["batch_size"], found["learning_rate"]) == ("gail", 7, 0.1)
+    with pytest.raises(ValueError, match=r"reward_model\.type must be one of .*, got None"):
+        translate((main, create), entry="serial")
+
+
+def test_ppo_from_replay_is_refused_before_a_data_set_is_looked_for() -> None:
+    with pytest.raises(ValueError, match=r"reward_model\.type must be None with ppo_offpolicy, .* got 'gail'"):
+        translate(pair({"type": "gail"}, "ppo_offpolicy"))
+
+
 def test_policy_in_the_form_of_di_engine_takes_none() -> None:
     POLICY_REGISTRY.register("plain_dqn_without_rewards", force_overwrite=True)(PlainDQN)
     main, create = pair({"type": "rnd"})
