@@ -61,7 +61,7 @@ def _parser() -> CommandParser:
 
 
 def collect(
-    ckpt: str | Path | None = None,
+    ckpt: str | Path | Policy[Any] | None = None,
     out: str = "",
     n_episode: int = 100,
     greedy: bool = False,
@@ -71,11 +71,12 @@ def collect(
     num_envs: int = 8,
     seed: int = 0,
     import_names: Sequence[str] = (),
+    n_sample: int = 0,
 ) -> Dataset:
     """Play whole episodes with the policy of a checkpoint, write them, and return them.
 
     Args:
-        ckpt: Checkpoint of a run; None with ``random``.
+        ckpt: Checkpoint of a run, or a policy that was trained in this program; None with ``random``.
         out: Path that ends in ``.npz``, or id of a new Minari data set.
         n_episode: Number of episodes, >= 1.
         greedy: Act as in evaluations, without exploration.
@@ -86,6 +87,7 @@ def collect(
         seed: Seed of envs and exploration, >= 0.
         import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
             and the wrappers of the run.
+        n_sample: Least number of transitions; as many episodes as this takes are added.
 
     Raises:
         ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy acts on
@@ -115,7 +117,7 @@ def collect(
             found.seed(seeds)
             mode, name = found.collect_mode, type(found).__name__
             mode = greedy_mode(found) if greedy else mode
-        episodes = play_episodes(mode, env, n_episode)
+        episodes = play_episodes(mode, env, n_episode, n_sample)
         save_dataset(episodes, out, _Played(env, arguments, env_id), name)
         columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
         return Dataset(columns, env.single_observation_space, env.single_action_space)
@@ -153,13 +155,17 @@ def _check_acts_alone(policy: type[Policy[Any]]) -> None:
     require(not getattr(policy, "acts_on_reward", False), "policy", allowed, policy.__name__)
 
 
-def play_episodes(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:
-    """Return whole episodes."""
+def play_episodes(
+    mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int, n_sample: int = 0
+) -> list[dict[str, Any]]:
+    """Return ``n_episode`` whole episodes, and more until they have ``n_sample`` transitions."""
     collector: Any = create_serial_collector(
         {"type": "episode"}, env=env, policy=mode._replace(process_transition=_step)
     )
     with torch.no_grad():
         episodes: list[dict[str, Any]] = collector.collect(n_episode)
+        while sum(len(one["reward"]) for one in episodes) < n_sample:
+            episodes += collector.collect(n_episode)
     return episodes
 
 
