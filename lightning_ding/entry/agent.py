@@ -252,7 +252,7 @@ class Agent:
             policy.train(was_training)
 
     def _trained(self, method: str) -> Policy[Any]:
-        if not self.policy.is_built:
+        if not (self._is_used or self.policy.has_loaded_weights):
             raise RuntimeError(f"{method} {UNTRAINED}")
         return self.policy
 
