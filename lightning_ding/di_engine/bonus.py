@@ -411,7 +411,7 @@ class PPOF(BonusAgent):
         return {**main, "policy": policy}
 
 
-supported_algo = {
+supported_algo: dict[str, type[BonusAgent]] = {
     **{"A2C": A2CAgent, "C51": C51Agent, "DDPG": DDPGAgent, "DQN": DQNAgent, "PG": PGAgent, "PPOF": PPOF},
     **{"PPOOffPolicy": PPOOffPolicyAgent, "SAC": SACAgent, "SQL": SQLAgent, "TD3": TD3Agent},
 }

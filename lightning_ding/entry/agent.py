@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -32,6 +32,7 @@ from lightning_ding.envs.named import EnvLike
 from lightning_ding.policy import Policy
 from lightning_ding.policy.base.saved_state import SEED
 
+PlayedT = TypeVar("PlayedT")
 RUNS = "runs"
 """Folder of the runs that have a name, as in the recipes."""
 BEST = "best.ckpt"
@@ -239,7 +240,7 @@ class Agent:
         """
         return self._play("collect", collect, os.fspath(out), episodes, **options)
 
-    def _play(self, method: str, play: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _play(self, method: str, play: Callable[..., PlayedT], *arguments: Any, **options: Any) -> PlayedT:
         """Return the result of a command with the policy, in the env of the run, which may be an object."""
         policy = self._trained(method)
         of_run = policy.trained_in

@@ -12,7 +12,7 @@ import torch
 
 from lightning_ding.datamodules import load_dataset
 from lightning_ding.di_engine import bonus
-from lightning_ding.di_engine.bonus import DQNAgent, EvalReturn, PGAgent, PPOF, SACAgent, TrainingReturn
+from lightning_ding.di_engine.bonus import PPOF, DQNAgent, EvalReturn, PGAgent, SACAgent, TrainingReturn
 from lightning_ding.di_engine.envs import DingEnvWrapper
 from lightning_ding.entry.evaluate import evaluate
 
