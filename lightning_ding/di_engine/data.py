@@ -32,7 +32,7 @@ class DequeBuffer:
 
     Args:
         size: Number of objects, >= 1.
-        sliced: Without effect: a drawn list is always new.
+        sliced: Only False: windows of groups start anywhere.
 
     Example:
         >>> buffer = DequeBuffer(size=2)
@@ -44,6 +44,7 @@ class DequeBuffer:
 
     def __init__(self, size: int, sliced: bool = False) -> None:
         require(size >= 1, "size", ">= 1", size)
+        require(not sliced, "sliced", "False: windows of groups start anywhere", sliced)
         self.size = size
         self._stored: OrderedDict[str, BufferedData] = OrderedDict()
         self._numbers = itertools.count()
@@ -76,12 +77,13 @@ class DequeBuffer:
             ignore_insufficient: Return fewer entries where there are too few, rather than raise.
             groupby: Name of a value of ``meta``, or a function of an entry, by which entries form groups; the result is
                 a list of lists then.
-            unroll_len: Length of a window that is drawn from each group; None for whole groups.
+            unroll_len: Length of a window that is drawn from each group, only with ``groupby``; None for whole groups.
 
         Raises:
             ValueError: If there are too few entries, or neither ``size`` nor ``indices`` is given.
             KeyError: If there is no entry of an id.
         """
+        require(unroll_len is None or groupby is not None, "unroll_len", "None without groupby", unroll_len)
         if indices is not None:
             return [self._stored[one] for one in indices]
         require(size is not None and size >= 1, "size", ">= 1, without indices", size)
@@ -96,10 +98,12 @@ class DequeBuffer:
         return random.sample(among, min(wanted, len(among)))
 
     def update(self, index: str, data: Any = None, meta: Mapping[str, Any] | None = None) -> bool:
-        """Replace an entry, and return whether there is one of this id."""
-        if index not in self._stored:
+        """Replace what is given of an entry, and return whether there is one of this id."""
+        entry = self._stored.get(index)
+        if entry is None:
             return False
-        self._stored[index] = BufferedData(data, index, dict(meta or {}))
+        new_data = entry.data if data is None else data
+        self._stored[index] = BufferedData(new_data, index, entry.meta if meta is None else dict(meta))
         return True
 
     def delete(self, indices: str | Sequence[str]) -> None:
@@ -111,15 +115,6 @@ class DequeBuffer:
         """Return an entry by its age, the oldest first."""
         return list(self._stored.values())[idx]
 
-    def export_data(self) -> list[BufferedData]:
-        """Return all entries."""
-        return list(self._stored.values())
-
-    def import_data(self, data_with_meta: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
-        """Store several objects, each with its further values."""
-        for data, meta in data_with_meta:
-            self.push(data, meta)
-
     def count(self) -> int:
         """Return the number of entries."""
         return len(self._stored)
@@ -129,7 +124,7 @@ class DequeBuffer:
         self._stored.clear()
 
     def __iter__(self) -> Iterator[BufferedData]:
-        return iter(self.export_data())
+        return iter(list(self._stored.values()))
 
     def __copy__(self) -> DequeBuffer:
         other = type(self)(self.size)
