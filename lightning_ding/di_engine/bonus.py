@@ -155,7 +155,7 @@ class BonusAgent:
         debug: bool = False,
         wandb_sweep: bool = False,
     ) -> TrainingReturn:
-        """Train, or go on, for a number of env steps.
+        """Train, or continue, for a number of env steps.
 
         Args:
             step: Further env steps, >= 1.
@@ -405,7 +405,7 @@ class PPOF(BonusAgent):
         for name in [one for one in cfg if one in PPOF_KEYS]:
             section, _, key = PPOF_KEYS[name].partition(".")
             policy.setdefault(section, {})[key] = cfg.pop(name)
-        without = {"lr_scheduler": None, "weight_decay": 0, "deterministic_eval": True}
+        without: dict[str, Any] = {"lr_scheduler": None, "weight_decay": 0, "deterministic_eval": True}
         left = {name: value for name, value in cfg.items() if name != "seed" and without.get(name, math.nan) != value}
         require(not left, "cfg", f"a config of PPOF, of which {[*PPOF_KEYS]} are known here", left)
         return {**main, "policy": policy}

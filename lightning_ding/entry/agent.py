@@ -141,7 +141,7 @@ class Agent:
     # ------------------------------------------------------------------ training
 
     def train(self, env_steps: int | None = None, updates: int | None = None) -> Agent:
-        """Train, or go on where the last call ended, and return the agent itself.
+        """Train, or continue where the last call ended, and return the agent itself.
 
         Several calls train the same weights, to the last bit, as one call with the sum. Schedules that depend on the
         length of the run, such as that of epsilon by default, need the whole length for this, ``max_env_step`` of the
@@ -154,7 +154,7 @@ class Agent:
 
         Raises:
             ValueError: If an argument is out of its range, or nothing limits the run.
-            RuntimeError: If there is no checkpoint to go on from.
+            RuntimeError: If there is no checkpoint to continue from.
         """
         data, further = self.datamodule, {"env_step": env_steps, "train_iter": updates}
         for name, number in (("env_steps", env_steps), ("updates", updates)):
@@ -166,7 +166,7 @@ class Agent:
         is_limited = any(one is not None for one in (data.max_env_step, data.max_train_iter, *further.values()))
         require(is_limited, name, f"a number, unless the agent was made with {limits}max_train_iter", None)
         if self._is_used and self.checkpoint is None:
-            raise RuntimeError("train cannot go on, because the run wrote no checkpoint: let the Trainer write some")
+            raise RuntimeError("train cannot continue, because the run wrote no checkpoint: let the Trainer write some")
         if self._is_used:
             self.trainer = self._make_trainer()
         self._is_used = True

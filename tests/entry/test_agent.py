@@ -52,7 +52,7 @@ def test_two_calls_train_what_one_call_with_the_sum_trains(limits: Config, small
     assert torch.equal(weights(twice), weights(once))
     assert twice.trainer is not first
     assert twice.datamodule.max_env_step == once.datamodule.max_env_step == limits.get("max_env_step", 64)
-    assert twice.checkpoint == Path("runs/twice/version_0/checkpoints/last.ckpt")  # the same run goes on
+    assert twice.checkpoint == Path("runs/twice/version_0/checkpoints/last.ckpt")  # the same run continues
     if limits:
         twice.train()
         assert twice.policy.progress.env_step == 96
@@ -66,7 +66,7 @@ def test_updates_limit_a_call_as_well(small: Config) -> None:
     assert torch.equal(weights(once), weights(twice))
 
 
-def test_run_that_ended_early_goes_on_from_its_end(small: Config) -> None:
+def test_run_that_ended_early_continues_from_its_end(small: Config) -> None:
     agent = make({**small, "eval": {"evaluator": {"n_episode": 2, "eval_freq": 4, "stop_value": 1.0}}})
     agent.train(env_steps=10_000)
     ended = agent.policy.progress.env_step
@@ -234,10 +234,10 @@ def test_mistakes_are_one_line(small: Config) -> None:
         make(small).train(env_steps=0)
 
 
-def test_run_without_checkpoints_does_not_go_on(small: Config) -> None:
+def test_run_without_checkpoints_does_not_continue(small: Config) -> None:
     agent = make(small, trainer={**QUIET, "enable_checkpointing": False}).train(env_steps=16)
     assert agent.evaluate(1)["episodes"] == 1
-    with pytest.raises(RuntimeError, match=r"^train cannot go on, because the run wrote no checkpoint"):
+    with pytest.raises(RuntimeError, match=r"^train cannot continue, because the run wrote no checkpoint"):
         agent.train(env_steps=16)
     with pytest.raises(RuntimeError, match=r"^save needs a run that writes checkpoints"):
         agent.save("x")
