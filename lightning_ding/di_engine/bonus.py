@@ -396,7 +396,8 @@ class PPOF(BonusAgent):
         """Return PPOF's flat config as one of PPO, with 4 envs each as ``PPOF.train`` has."""
         cfg = {**PPOF_DEFAULTS, **cfg}
         env = {name: cfg.pop(name) for name in ("env_id", "act_scale") if name in cfg}
-        main = {"env": {**dict.fromkeys(("collector_env_num", "evaluator_env_num", "n_evaluator_episode"), 4), **env}}
+        counts = dict.fromkeys(("collector_env_num", "evaluator_env_num", "n_evaluator_episode"), 4)
+        main: dict[str, Any] = {"env": {**counts, **env}}
         main |= {name: cfg.pop(name) for name in ("exp_name",) if name in cfg}
         norm = cfg.pop("value_norm")
         require(norm in VALUE_NORMS, "cfg.value_norm", f"one of {[*VALUE_NORMS]}", norm)
