@@ -60,7 +60,7 @@ def run(code: str) -> dict[str, Any]:
 
 def test_page_has_as_many_blocks_as_are_run_here() -> None:
     number = {title: len(blocks("python", part)) for title, part in BY_TITLE.items()}
-    run_here = {"Running a config": 3, "Imports": 1, "A script": 1, "A policy": 4}
+    run_here = {"Running a config": 3, "Imports": 1, "An agent": 1, "A script": 1, "A policy": 4}
     run_here |= {"An env": 2, "A hook": 2, "A config": 1}
     assert {title: one for title, one in number.items() if one and title != "Checkpoints"} == run_here
     assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [3, 1]
@@ -69,7 +69,7 @@ def test_page_has_as_many_blocks_as_are_run_here() -> None:
 
 def test_blocks_before_need_only_other_imports() -> None:
     lines = re.findall(r"^from (ding[\w.]*) import", PAGE, flags=re.MULTILINE)
-    assert len(lines) == 17
+    assert len(lines) == 18
     assert set(lines) <= set(MODULES)
     assert "import ding" not in PAGE
 
@@ -103,6 +103,11 @@ def test_commands_run_in_their_order(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "policy.learn.batch_size -> model.cfg.learn.batch_size" in printed
     assert "mean return: " in printed
     assert "1 configs: 1 runs" in printed
+
+
+def test_agent_runs() -> None:
+    run(python_of("An agent")[0])
+    assert Path("cartpole-dqn/demo_data.npz").is_file()
 
 
 def test_script_runs() -> None:
