@@ -126,8 +126,9 @@ class KeptWeights:
         now = self._now()
         if [(one.shape, one.dtype, one.device) for one in now] != [(k.shape, k.dtype, k.device) for k in self._kept]:
             self._kept = [one.detach().clone() for one in now]
-        else:
-            torch._foreach_copy_(self._kept, now)
+            return
+        for kept, one in zip(self._kept, now, strict=True):
+            kept.copy_(one)
 
     def __enter__(self) -> None:
         self._swap()
