@@ -75,7 +75,8 @@ def set_attribute(module: LightningModule, name: str, value: Any) -> None:
     """Set an attribute of a module.
 
     Lightning sets the name of the current hook 20 times in a round, and torch examines each attribute that is set. With
-    that, and with the hooks of ``call_batch_hook``, W1 takes 4 % longer, compiled. Where the name is missing, it does.
+    that, and with the hooks of ``call_batch_hook``, W1 takes 0.4 to 5 % longer, compiled, in five runs. Where the name
+    is missing, it does.
     """
     if name == "_current_fx_name":
         vars(module)[name] = value
@@ -211,8 +212,8 @@ _TENSORS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 def tensors_of(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """Return what ``parameters()`` and ``buffers()`` of a module give, without a walk while nothing in it is replaced.
 
-    The walk calls ten functions for each submodule: without the dicts in which a module keeps its parts, W3 takes 1 %
-    longer, and updates of small networks more.
+    The walk calls ten functions for each submodule: without the dicts in which a module keeps its parts, W3 takes 0.2
+    to 1.3 % longer, in four runs.
     """
     found, dicts, parts = _TENSORS.get(module, (None, [], []))
     now = list(chain.from_iterable(map(dict.values, dicts)))

@@ -136,6 +136,7 @@ def fit(
     callbacks: Any = (),
     overlap: bool = True,
     ckpt_path: Any = None,
+    limit_val_batches: int = 0,
     **arguments: Any,
 ) -> Any:
     """Train for a number of rounds; return the datamodule."""
@@ -145,7 +146,8 @@ def fit(
     made = {"num_envs": NUM_ENVS, "mode": "async", "rounds_per_epoch": 2, "num_workers": 2, **arguments}
     made.setdefault("max_env_step", warm_up + (rounds + overlap) * per_round)
     datamodule = kind(env_id, overlap=overlap, **made)
-    trainer = make_trainer(limit_val_batches=0, callbacks=list(callbacks), enable_checkpointing=bool(callbacks))
+    flags = {"limit_val_batches": limit_val_batches, "enable_checkpointing": bool(callbacks)}
+    trainer = make_trainer(callbacks=list(callbacks), **flags)
     trainer.fit(policy, datamodule, ckpt_path=ckpt_path)
     return datamodule
 
@@ -358,6 +360,80 @@ def test_two_ranks_stay_equal_and_resume_to_the_last_bit(tmp_path: Path) -> None
         check_equal(reports["broken"]["buffer"], reports["unbroken"]["buffer"])
         check_equal(reports["unbroken"]["weights"], ranks[0]["unbroken"]["weights"])
         assert reports["unbroken"]["env_step"] == 2 * reports["unbroken"]["env_step_of_rank"] == 140
+
+
+def test_evaluations_between_rounds_change_nothing(make_trainer: MakeTrainer) -> None:
+    ends = []
+    for number in (0, 1):
+        torch.manual_seed(1)
+        policy = DQNPolicy(merged(OFF_POLICY, n_sample(6), NETWORK, {"eval": {"evaluator": {"n_episode": 2}}}))
+        datamodule = fit(make_trainer, policy, limit_val_batches=number)
+        assert ("eval/return_mean" in datamodule.trainer.callback_metrics) == bool(number)
+        ends.append(ended_with(policy, datamodule))
+    check_equal(*ends)
+
+
+class Signals(Callback):
+    """Sends SIGTERM to this process during the updates of the third round."""
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if pl_module.progress.train_iter == 7:
+            assert trainer.datamodule._collector_env.unwrapped._is_sent
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_run_that_a_signal_stops_during_its_updates_resumes_to_the_last_bit(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    ends = []
+    for name in ("unbroken", "broken"):
+        saves, file = RunCheckpoint(tmp_path / name), None
+        if name == "broken":
+            with pytest.raises(SystemExit):
+                fit(make_trainer, seeded(), callbacks=[saves, Signals()])
+            file = tmp_path / name / "last.ckpt"
+        policy = seeded()
+        datamodule = fit(make_trainer, policy, callbacks=[saves], ckpt_path=file)
+        ends.append(ended_with(policy, datamodule))
+    check_equal(*ends)
+
+
+def seeded(kind: type[DQNPolicy] = DQNPolicy) -> DQNPolicy:
+    torch.manual_seed(1)
+    return kind(merged(OFF_POLICY, n_sample(6), NETWORK))
+
+
+class OwnRounds(DQNPolicy):
+    """Makes its updates without the surroundings of a round, as a user may who overrides ``training_step``."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        for minibatch in batch:
+            report = self._learn(minibatch)
+        report.pop("priority", None)
+        return report
+
+
+def test_rounds_of_a_training_step_of_the_user_are_saved_whole(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    ends = []
+    for name, parts in {"unbroken": (7,), "broken": (3, 7)}.items():
+        file = None
+        for rounds in parts:
+            policy, saves = seeded(OwnRounds), [RunCheckpoint(tmp_path / name)]
+            datamodule = fit(make_trainer, policy, callbacks=saves, rounds=rounds, rounds_per_epoch=1, ckpt_path=file)
+            assert policy.progress.env_step == datamodule.collector.envstep
+            file = tmp_path / name / "last.ckpt"
+        ends.append(ended_with(policy, datamodule))
+    check_equal(*ends)
+
+
+def test_second_fit_counts_on_and_ends_at_its_limit(make_trainer: MakeTrainer) -> None:
+    policy = seeded()
+    for limit in (28, 28 + 16 + 12):  # each fills its buffer with 16 random actions
+        datamodule = fit(make_trainer, policy, max_env_step=limit)
+        assert policy.progress.env_step == limit
+        assert datamodule.collector._kept.count == 6
+        assert policy.learner.meanwhile is None
+    assert policy.progress.train_iter == 2 * 3
 
 
 # ---------------------------------------------------------------------- faults

@@ -171,23 +171,28 @@ def check_trainer_flags(trainer: Trainer) -> None:
 
 
 HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+OF_MODULE = (*HOOKS, "backward", "manual_backward")
+LIGHTNING = ("lightning", "pytorch_lightning")
 
 
 def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
     """Return whether backward and step can skip Lightning without an effect.
 
-    That is the case if neither a callback nor the module implements one of the hooks, no profiler measures them, and
-    the precision plugin does not scale the loss.
+    That is the case if neither a callback nor the module implements one of the hooks, the module has no backward pass
+    of its own, the strategy's class is one of Lightning's, no profiler measures them, and the precision plugin does not
+    scale the loss.
     """
     precision = trainer.precision_plugin
     plain = type(precision) is Precision or (type(precision) is MixedPrecision and precision.scaler is None)
+    if type(trainer.strategy).__module__.partition(".")[0] not in LIGHTNING:  # it may step in its own way
+        return False
     called: Any = trainer  # connectors set some of its attributes
     for hook in HOOKS:
         for callback in called.callbacks:
             if is_overridden(hook, callback, parent=Callback):
                 return False
-        if is_overridden(hook, module, parent=LightningModule):
-            return False
+    if any(is_overridden(hook, module, parent=LightningModule) for hook in OF_MODULE):
+        return False
     return plain and isinstance(called.profiler, PassThroughProfiler)
 
 

@@ -8,6 +8,7 @@ import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
@@ -64,6 +65,26 @@ class HookedPolicy(DQNPolicy):
     def on_before_optimizer_step(self, optimizer: Any) -> None: ...
 
 
+class OwnBackward(DQNPolicy):
+    """A policy that counts its backward passes."""
+
+    passes = 0
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self.passes += 1
+        super().backward(loss, *args, **kwargs)
+
+
+class OwnSteps(SingleDeviceStrategy):
+    """A strategy that counts the steps of optimizers."""
+
+    steps = 0
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        return super().optimizer_step(*args, **kwargs)
+
+
 def fit(trainer: Trainer, config: Config, policy_class: type[DQNPolicy] = DQNPolicy) -> DQNPolicy:
     """Make 24 updates from the same start."""
     torch.manual_seed(0)
@@ -116,6 +137,17 @@ def test_any_hook_of_a_callback_is_heard(make_trainer: MakeTrainer, small: Confi
 
 def test_hook_of_the_policy_is_heard(make_trainer: MakeTrainer, small: Config) -> None:
     assert not takes_fast_path(make_trainer, small, policy=HookedPolicy)
+
+
+def test_backward_of_the_policy_is_called_for_each_update(make_trainer: MakeTrainer, small: Config) -> None:
+    policy: Any = fit(make_trainer(limit_val_batches=0), small, OwnBackward)
+    assert policy.passes == 24
+
+
+def test_step_of_a_strategy_of_the_user_is_called_for_each_update(make_trainer: MakeTrainer, small: Config) -> None:
+    strategy = OwnSteps(device=torch.device("cpu"))
+    fit(make_trainer(limit_val_batches=0, strategy=strategy), small)
+    assert strategy.steps == 24
 
 
 def test_profiler_times_every_update(make_trainer: MakeTrainer, small: Config) -> None:
