@@ -1,11 +1,13 @@
 """DI-engine's buffer of ``ding.data``, which stores any objects.
 
-A buffer for the loop of a script that learns from transitions is in :mod:`lightning_ding.di_engine.worker`.
+A buffer for the loop of a script that learns from transitions is in :mod:`lightning_ding.di_engine.worker`. Data sets
+and the middleware of buffers are in :mod:`lightning_ding.di_engine.framework`.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import random
 from collections import OrderedDict
@@ -14,8 +16,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_ding.config import require
+from lightning_ding.utils.foreign import attach
 
-__all__ = ["Buffer", "BufferedData", "DequeBuffer"]
+_HOMES = {
+    **dict.fromkeys(("OfflineDataset", "create_dataset", "offline_data_save_type"), "di_engine.framework.offline"),
+    **dict.fromkeys(
+        ("PriorityExperienceReplay", "sample_range_view", "use_time_check"), "di_engine.framework.buffer_middleware"
+    ),
+    **dict.fromkeys(("FileModelLoader", "FileStorageLoader"), "di_engine.framework.task"),
+}
+__all__ = ["Buffer", "BufferedData", "DequeBuffer", *_HOMES]
+_others = attach(__name__, _HOMES)[0]
+
+
+def __getattr__(name: str) -> Any:
+    return _others(name)
+
+
+def _through_middleware(method: Any) -> Any:
+    """Let the middleware of a buffer stand before a method, the first one before the others."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chain = functools.partial(method, self)
+        for one in reversed(self.middleware):
+            chain = functools.partial(one, method.__name__, chain)
+        return chain(*args, **kwargs)
+
+    return call
 
 
 @dataclass
@@ -45,9 +73,22 @@ class DequeBuffer:
     def __init__(self, size: int, sliced: bool = False) -> None:
         require(size >= 1, "size", ">= 1", size)
         self.size = size
+        self.middleware: list[Callable[..., Any]] = []
         self._stored: OrderedDict[str, BufferedData] = OrderedDict()
         self._numbers = itertools.count()
 
+    def use(self, func: Callable[..., Any]) -> DequeBuffer:
+        """Add a middleware: a function of an action, the rest of the chain, and the arguments of the action."""
+        self.middleware.append(func)
+        return self
+
+    def view(self) -> DequeBuffer:
+        """Return a buffer of the same entries, to which further middleware can be added."""
+        other = copy.copy(self)
+        other._stored, other._numbers = self._stored, self._numbers
+        return other
+
+    @_through_middleware
     def push(self, data: Any, meta: Mapping[str, Any] | None = None) -> BufferedData:
         """Store an object and return its entry; the oldest one leaves a full buffer."""
         entry = BufferedData(data, str(next(self._numbers)), dict(meta or {}))
@@ -56,6 +97,7 @@ class DequeBuffer:
             self._stored.popitem(last=False)
         return entry
 
+    @_through_middleware
     def sample(
         self,
         size: int | None = None,
@@ -95,13 +137,17 @@ class DequeBuffer:
         require(len(among) >= wanted or ignore_insufficient, "size", allowed, size)
         return random.sample(among, min(wanted, len(among)))
 
+    @_through_middleware
     def update(self, index: str, data: Any = None, meta: Mapping[str, Any] | None = None) -> bool:
-        """Replace an entry, and return whether there is one of this id."""
-        if index not in self._stored:
+        """Replace what is given of an entry, and return whether there is one of this id."""
+        entry = self._stored.get(index)
+        if entry is None:
             return False
-        self._stored[index] = BufferedData(data, index, dict(meta or {}))
+        new_data = entry.data if data is None else data
+        self._stored[index] = BufferedData(new_data, index, entry.meta if meta is None else dict(meta))
         return True
 
+    @_through_middleware
     def delete(self, indices: str | Sequence[str]) -> None:
         """Remove the entries of some ids; others are ignored."""
         for one in [indices] if isinstance(indices, str) else indices:
@@ -124,6 +170,7 @@ class DequeBuffer:
         """Return the number of entries."""
         return len(self._stored)
 
+    @_through_middleware
     def clear(self) -> None:
         """Remove all entries."""
         self._stored.clear()
@@ -135,6 +182,7 @@ class DequeBuffer:
         other = type(self)(self.size)
         other._stored = copy.copy(self._stored)
         other._numbers = copy.copy(self._numbers)
+        other.middleware = list(self.middleware)
         return other
 
 
