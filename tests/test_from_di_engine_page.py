@@ -60,7 +60,7 @@ def run(code: str) -> dict[str, Any]:
 
 def test_page_has_as_many_blocks_as_are_run_here() -> None:
     number = {title: len(blocks("python", part)) for title, part in BY_TITLE.items()}
-    run_here = {"Running a config": 3, "Imports": 1, "A script": 1, "A policy": 4}
+    run_here = {"Running a config": 3, "Imports": 1, "A script": 1, "A task": 1, "A policy": 4}
     run_here |= {"An env": 2, "A hook": 2, "A config": 1}
     assert {title: one for title, one in number.items() if one and title != "Checkpoints"} == run_here
     assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [3, 1]
@@ -109,6 +109,12 @@ def test_script_runs() -> None:
     run(python_of("A script")[0])
     assert Path("script/ckpt/ckpt_best.pth.tar").is_file()
     assert Path("script/total_config.py").is_file()
+
+
+def test_task_runs_its_middleware() -> None:
+    run(python_of("A task")[0])
+    assert {"eval.pth.tar", "final.pth.tar"} <= {file.name for file in Path("task/ckpt").iterdir()}
+    assert Path("task/result.json").is_file()
 
 
 def test_line_before_a_script_lets_its_imports_find_this_package(monkeypatch: pytest.MonkeyPatch) -> None:

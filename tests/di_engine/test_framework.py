@@ -215,6 +215,11 @@ def test_offline_script_learns_a_data_set() -> None:
     assert np.mean(chosen.numpy() == good) > 0.9
 
 
+def test_network_of_sac_describes_a_distribution() -> None:
+    shapes = {"obs_shape": 3, "action_shape": 1, "action_space": "reparameterization"}
+    assert model.ContinuousQAC(**shapes).compute_actor(torch.zeros(2, 3))["mu"].shape == (2, 1)
+
+
 # ---------------------------------------------------------------------- the task
 
 
@@ -355,7 +360,7 @@ def test_rewards_of_several_steps_need_the_enhancer_once() -> None:
         data_pusher(cfg, worker.NaiveReplayBuffer({}))(ctx)
     data_pusher(cfg, data.DequeBuffer(10))(ctx)
     assert ctx.trajectories is None
-    with pytest.raises(RuntimeError, match="data_pusher needs ctx.trajectories"):
+    with pytest.raises(RuntimeError, match=r"data_pusher needs ctx.trajectories"):
         data_pusher(cfg, data.DequeBuffer(10))(ctx)
 
 

@@ -46,7 +46,12 @@ class PriorityExperienceReplay:
 
     def __call__(self, action: str, chain: Chain, *args: Any, **kwargs: Any) -> Any:
         """Do an action of the buffer."""
-        known = {"push": self._push, "sample": self._sample, "update": self._update, "delete": self._delete}
+        known: dict[str, Chain] = {
+            "push": self._push,
+            "sample": self._sample,
+            "update": self._update,
+            "delete": self._delete,
+        }
         if action == "clear":
             self._mass[:] = 0
         return known[action](chain, *args, **kwargs) if action in known else chain(*args, **kwargs)
@@ -62,7 +67,7 @@ class PriorityExperienceReplay:
     def _sample(self, chain: Chain, size: int | None = None, indices: Any = None, **kwargs: Any) -> Any:
         if indices is not None or kwargs.get("groupby") is not None:
             return chain(size, indices, **kwargs)
-        require(bool(size) and self._mass.any(), "size", ">= 1, with entries in the buffer", size)
+        require(bool(size) and bool(self._mass.any()), "size", ">= 1, with entries in the buffer", size)
         total = self._mass.cumsum()
         drawn = np.searchsorted(total, np.random.random(size or 0) * total[-1], side="right")
         by_place = {int(one.index) % len(self._mass): one for one in self._buffer}

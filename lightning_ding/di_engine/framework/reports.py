@@ -100,7 +100,8 @@ def _logger(steps: tuple[str, ...], freq: int, named: bool) -> Middleware:
         raise RuntimeError("the loggers need a folder: call ding_init(cfg) at the start")
     from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-    writer, shown = SummaryWriter(str(Path(_folder[0]) / "log")), -freq
+    writer, shown = SummaryWriter(str(Path(_folder[0]).resolve() / "log")), -freq
+    task.at_end(writer.close)
 
     def write(name: str, value: Any, ctx: Any) -> None:
         add = writer.add_scalar if np.size(value) == 1 else writer.add_histogram
@@ -117,8 +118,6 @@ def _logger(steps: tuple[str, ...], freq: int, named: bool) -> Middleware:
             for name, value in output.items():
                 if "priority" not in name and not isinstance(value, Mapping):
                     write(f"train_{name}", value, ctx)
-        if task.finish:
-            writer.close()
 
     return log
 

@@ -91,6 +91,7 @@ class Task:
         self._open: list[Generator[Any, Any, Any]] = []
         self._roles: set[Role] = set()
         self._listeners: dict[str, list[Callable[..., Any]]] = {}
+        self._at_end: list[Callable[[], Any]] = []
 
     # ------------------------------------------------------------------ the loop
 
@@ -189,10 +190,16 @@ class Task:
         """Whether the task was started and not stopped."""
         return self._running
 
+    def at_end(self, fn: Callable[[], Any]) -> None:
+        """Call a function when the task stops, or when another one starts."""
+        self._at_end.append(fn)
+
     def _clear(self) -> None:
         for generator in reversed(self._open):
             generator.close()
-        for one in (self._middleware, self._wrappers, self._open, self._roles, self._listeners):
+        for fn in self._at_end:
+            fn()
+        for one in (self._middleware, self._wrappers, self._open, self._roles, self._listeners, self._at_end):
             one.clear()
 
     def _check_running(self) -> None:
