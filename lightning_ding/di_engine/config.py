@@ -16,10 +16,9 @@ from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.own_form import is_own_form
 from lightning_ding.di_engine.policy_section import FAMILIES, family_of, policy_defaults
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
+from lightning_ding.utils.ranks import rank_and_world_size
 
 __all__ = ["compile_config", "read_config", "save_config"]
-ROLES = {"learner": "learn", "collector": "collect", "evaluator": "eval", "replay_buffer": "other"}
-"""Section of the policy for the section of each worker."""
 
 
 def read_config(path: str | Path) -> tuple[EasyDict, EasyDict]:
@@ -43,7 +42,7 @@ def compile_config(
     env: Any = None,
     reward_model: Any = None,
     world_model: None = None,
-    seed: int = 0,
+    seed: int | None = None,
     auto: bool = False,
     create_cfg: Mapping[str, Any] | None = None,
     save_cfg: bool = True,
@@ -66,19 +65,18 @@ def compile_config(
         env: Class of the envs, whose ``default_config()`` is merged into the section ``env``.
         reward_model: Class of the reward model, whose ``config`` is merged into the section ``reward_model``.
         world_model: Only None.
-        seed: Seed of the run.
+        seed: Seed of the run; None means that of ``cfg``, or 0.
         auto: Use ``create_cfg``.
         create_cfg: The ``create_config``.
-        save_cfg: Write the config to ``{exp_name}/{save_path}``.
+        save_cfg: Write the config to ``{exp_name}/{save_path}``, on the first rank.
         save_path: Name of that file.
-        renew_dir: Add the time to ``exp_name`` if a folder of this name exists.
+        renew_dir: Add the time to ``exp_name`` if the config is written and a folder of this name exists.
 
     Raises:
         ValueError: If neither a policy's class nor its type is given, or no policy has this type.
 
     Example:
-        >>> from lightning_ding.di_engine.shared_keys import EVAL_FREQ
-    from lightning_ding.di_engine.policy import DQNPolicy
+        >>> from lightning_ding.di_engine.policy import DQNPolicy
         >>> cfg = compile_config({"policy": {"learn": {"batch_size": 8}}}, policy=DQNPolicy, save_cfg=False)
         >>> cfg.policy.learn.batch_size, cfg.policy.discount_factor, cfg.policy.other.eps.start
         (8, 0.97, 0.95)
@@ -88,12 +86,11 @@ def compile_config(
     main = {"env": {}, **plain(cfg)}
     main.setdefault("policy", {})
     create.setdefault("policy", {})
-    import_modules([one for one in create["policy"].get("import_names", ()) if one.partition(".")[0] != "ding"])
+    import_modules(create["policy"].get("import_names", ()))
     kind, policy_class = _policy_of(policy, main, create)
     create["policy"] = {**create["policy"], "type": kind}
-    for role, given in (("env_manager", env_manager), ("collector", collector), ("evaluator", evaluator)):
-        create[role] = {**_defaults_of(given), **create.get(role, {})}
-    for role, given in (("learner", learner), ("replay_buffer", buffer)):
+    workers = {"collector": collector, "evaluator": evaluator, "learner": learner, "replay_buffer": buffer}
+    for role, given in {"env_manager": env_manager, **workers}.items():
         create[role] = {**_defaults_of(given), **create.get(role, {})}
     if env is not None and hasattr(env, "default_config"):
         create["env"] = deep_merge(plain(env.default_config()), create.get("env", {}))
@@ -103,13 +100,14 @@ def compile_config(
     learn["learner"] = deep_merge(create["learner"], learn.get("learner", {}))
     ends = {"n_episode": merged["env"]["n_evaluator_episode"], "stop_value": merged["env"]["stop_value"]}
     section["eval"]["evaluator"] = ends | section["eval"]["evaluator"]
-    merged |= {"seed": main.get("seed", seed), **{name: main[name] for name in main if name not in merged}}
+    merged |= {name: main[name] for name in main if name not in merged}
+    merged["seed"] = main.get("seed", 0) if seed is None else seed
     if reward_model is not None:
         merged["reward_model"] = deep_merge(plain(getattr(reward_model, "config", {})), merged.get("reward_model", {}))
     result = EasyDict(merged)
-    if renew_dir and Path(result.exp_name).exists():
-        result.exp_name += time.strftime("_%y%m%d_%H%M%S")
-    if save_cfg:
+    if save_cfg and rank_and_world_size()[0] == 0:
+        if renew_dir and Path(result.exp_name).exists():
+            result.exp_name += time.strftime("_%y%m%d_%H%M%S")
         save_config(result, Path(result.exp_name) / save_path)
     return result
 

@@ -60,7 +60,7 @@ class DequeBuffer:
 
     Args:
         size: Number of objects, >= 1.
-        sliced: Without effect: a drawn list is always new.
+        sliced: Let windows of groups start only at multiples of their length, rather than anywhere.
 
     Example:
         >>> buffer = DequeBuffer(size=2)
@@ -72,7 +72,7 @@ class DequeBuffer:
 
     def __init__(self, size: int, sliced: bool = False) -> None:
         require(size >= 1, "size", ">= 1", size)
-        self.size = size
+        self.size, self.sliced = size, sliced
         self.middleware: list[Callable[..., Any]] = []
         self._stored: OrderedDict[str, BufferedData] = OrderedDict()
         self._numbers = itertools.count()
@@ -118,19 +118,20 @@ class DequeBuffer:
             ignore_insufficient: Return fewer entries where there are too few, rather than raise.
             groupby: Name of a value of ``meta``, or a function of an entry, by which entries form groups; the result is
                 a list of lists then.
-            unroll_len: Length of a window that is drawn from each group; None for whole groups.
+            unroll_len: Length of a window that is drawn from each group, only with ``groupby``; None for whole groups.
 
         Raises:
             ValueError: If there are too few entries, or neither ``size`` nor ``indices`` is given.
             KeyError: If there is no entry of an id.
         """
+        require(unroll_len is None or groupby is not None, "unroll_len", "None without groupby", unroll_len)
         if indices is not None:
             return [self._stored[one] for one in indices]
         require(size is not None and size >= 1, "size", ">= 1, without indices", size)
         wanted = size or 0
         among: list[Any] = list(self._stored.values())[sample_range or slice(None)]
         if groupby is not None:
-            among = _groups(among, groupby, unroll_len)
+            among = _groups(among, groupby, unroll_len, self.sliced)
         if replace and among:
             return random.choices(among, k=wanted)
         allowed = f"at most {len(among)}, as many as there are"
@@ -157,15 +158,6 @@ class DequeBuffer:
         """Return an entry by its age, the oldest first."""
         return list(self._stored.values())[idx]
 
-    def export_data(self) -> list[BufferedData]:
-        """Return all entries."""
-        return list(self._stored.values())
-
-    def import_data(self, data_with_meta: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
-        """Store several objects, each with its further values."""
-        for data, meta in data_with_meta:
-            self.push(data, meta)
-
     def count(self) -> int:
         """Return the number of entries."""
         return len(self._stored)
@@ -176,10 +168,10 @@ class DequeBuffer:
         self._stored.clear()
 
     def __iter__(self) -> Iterator[BufferedData]:
-        return iter(self.export_data())
+        return iter(list(self._stored.values()))
 
     def __copy__(self) -> DequeBuffer:
-        other = type(self)(self.size)
+        other = type(self)(self.size, self.sliced)
         other._stored = copy.copy(self._stored)
         other._numbers = copy.copy(self._numbers)
         other.middleware = list(self.middleware)
@@ -190,7 +182,10 @@ Buffer = DequeBuffer
 
 
 def _groups(
-    entries: Sequence[BufferedData], groupby: str | Callable[[BufferedData], Any], unroll_len: int | None
+    entries: Sequence[BufferedData],
+    groupby: str | Callable[[BufferedData], Any],
+    unroll_len: int | None,
+    sliced: bool,
 ) -> list[list[BufferedData]]:
     """Return the entries by groups, or a random window of each group that is long enough."""
     found: dict[Any, list[BufferedData]] = {}
@@ -198,5 +193,7 @@ def _groups(
         found.setdefault(groupby(one) if callable(groupby) else one.meta.get(groupby), []).append(one)
     if unroll_len is None:
         return list(found.values())
-    starts = {name: random.randint(0, len(one) - unroll_len) for name, one in found.items() if len(one) >= unroll_len}
-    return [found[name][start : start + unroll_len] for name, start in starts.items()]
+    step = unroll_len if sliced else 1
+    long = [one for one in found.values() if len(one) >= unroll_len]
+    starts = [random.randrange(0, len(one) - unroll_len + 1, step) for one in long]
+    return [one[start : start + unroll_len] for one, start in zip(long, starts, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.base_env import BaseEnv, BaseEnvTimestep
-from lightning_ding.di_engine.form_wrappers import OldEnv, is_old_env
+from lightning_ding.di_engine.gym_wrappers import OldEnv, is_old_env
 from lightning_ding.envs.atari import make_atari
 from lightning_ding.envs.wrappers import record_videos
 

@@ -155,19 +155,22 @@ def random_collect(
     replay_buffer: Any,
     postprocess_data_fn: Any = None,
 ) -> None:
-    """Collect ``random_collect_size`` transitions with random actions, and store them.
+    """Collect ``random_collect_size`` transitions, or episodes with a collector of episodes, and store them.
 
     Args:
-        policy_cfg: Config of the policy.
-        policy: The policy; not read, because random actions come from the action space.
+        policy_cfg: Config of the policy. With ``transition_with_policy_data`` the policy acts, and otherwise actions
+            are random.
+        policy: Not read, because the collector has its policy.
         collector: The collector, with its policy.
         collector_env: Not read.
-        commander: Not read.
+        commander: Its ``step`` gives the arguments of the policy, if the policy acts.
         replay_buffer: The buffer.
         postprocess_data_fn: Function of the transitions whose result is stored; None stores them.
     """
     size = int(policy_cfg.get("random_collect_size", 0))
     require(size >= 1, "random_collect_size", ">= 1", size)
-    data = collector.collect(size, random_collect=True, record_random_collect=False)
+    acts = bool(policy_cfg.get("transition_with_policy_data", False))
+    kwargs = commander.step() if acts else None
+    data = collector.collect(size, policy_kwargs=kwargs, random_collect=not acts, record_random_collect=False)
     data = data if postprocess_data_fn is None else postprocess_data_fn(data)
     replay_buffer.push(data, cur_collector_envstep=0)

@@ -26,7 +26,7 @@ from lightning_ding.config import require
 from lightning_ding.di_engine.base_env import BaseEnvAdapter, BaseEnvTimestep, as_base_env_action
 from lightning_ding.di_engine.configs import plain
 from lightning_ding.di_engine.env_manager import translate_manager
-from lightning_ding.di_engine.form_wrappers import OldEnv, is_old_env
+from lightning_ding.di_engine.gym_wrappers import OldEnv, is_old_env
 from lightning_ding.di_engine.policies.data import TIME_LIMIT, info_of
 from lightning_ding.di_engine.two_players import players_of
 from lightning_ding.envs import EnvStepper, PettingZooVectorEnv, make_vector_env
@@ -92,28 +92,35 @@ class BaseEnvManager:
         return self._vector
 
     def _function(self) -> EnvFunction:
+        if self._managed.mode == "sync":
+            return _InTurn(self._fns)
         first, *others = self._fns
-        if all(_same(first, one) for one in others):
-            return first
         allowed = "the same for all envs, which processes make alike; BaseEnvManager takes different ones"
-        require(self._managed.mode == "sync", "env_fn", allowed, self._fns)
-        return _InTurn(self._fns)
+        require(all(_same(first, one) for one in others), "env_fn", allowed, self._fns)
+        return first
 
     # ------------------------------------------------------------------ by hand
 
-    def seed(self, seed: int | Sequence[int], dynamic_seed: bool | None = None) -> None:
+    def seed(self, seed: int | Sequence[int] | Mapping[int, int], dynamic_seed: bool | None = None) -> None:
         """Set the seed of the envs, before they are made.
 
         Args:
-            seed: The seed; of a list, the first one.
+            seed: Seed of the first env; that of each following env is one more. Or the seeds of all envs, as a list or
+                by their numbers, which must follow each other in this way.
             dynamic_seed: Without effect: collectors have different episodes, evaluators the same ones.
 
         Raises:
+            ValueError: If the seeds do not follow each other.
             RuntimeError: If the envs run already.
         """
         if self._vector is not None:
             raise RuntimeError("seed must be called before the envs are made by launch() or by a worker")
-        self.seed_of_run = int(seed if isinstance(seed, (int, np.integer)) else next(iter(seed)))
+        of_envs = [seed[env_id] for env_id in sorted(seed)] if isinstance(seed, Mapping) else seed
+        listed = np.atleast_1d(of_envs).tolist()
+        first = int(listed[0])
+        is_row = listed == list(range(first, first + len(listed)))
+        require(is_row, "seed", "a number, or numbers that are each one more than the one before", seed)
+        self.seed_of_run = first
 
     def enable_save_replay(self, replay_path: str | Sequence[str]) -> None:
         """Write videos of all episodes to a folder; before the envs are made.
@@ -316,9 +323,9 @@ class _Maker:
         env = self.make()
         if self.replay_path is not None and hasattr(env, "enable_save_replay"):
             env.enable_save_replay(self.replay_path)
-        if isinstance(env, gym.Env):
-            return env
-        return OldEnv(env) if is_old_env(env) else BaseEnvAdapter(env, self.evaluation)
+        if is_old_env(env):
+            return OldEnv(env)
+        return env if isinstance(env, gym.Env) else BaseEnvAdapter(env, self.evaluation)
 
 
 class _InTurn:

@@ -30,7 +30,7 @@ _HOMES = {
             *("FrameStackWrapper", "MaxAndSkipWrapper", "ObsPlusPrevActRewWrapper", "ScaledFloatFrameWrapper"),
             "WarpFrameWrapper",
         ),
-        "di_engine.form_wrappers",
+        "di_engine.gym_wrappers",
     ),
 }
 __all__ = [
@@ -95,29 +95,28 @@ def affine_transform(
     min_val: Any = None,
     max_val: Any = None,
 ) -> Any:
-    """Return actions in [-1, 1] as ``data * alpha + beta``, by default mapped to the bounds.
+    """Return actions in [-1, 1] mapped to bounds, or else as ``data * alpha + beta``.
 
     Args:
         data: An array.
         action_clip: Clip the actions to [-1, 1] before.
-        alpha: Factor; None takes it from the bounds, as well as ``beta``.
-        beta: Summand; None means 0.
-        min_val: Lower bound, a number or an array.
+        alpha: Factor, without bounds.
+        beta: Summand, without bounds; None means 0.
+        min_val: Lower bound, a number or an array; None means no bounds.
         max_val: Upper bound.
 
     Raises:
-        ValueError: If neither ``alpha`` nor both bounds are given.
+        ValueError: If neither both bounds nor ``alpha`` are given.
 
     Example:
         >>> affine_transform(np.array([-2.0, 0.0]), min_val=0.0, max_val=4.0)
         array([0., 2.])
     """
     data = np.clip(data, -1, 1) if action_clip else data
-    if alpha is not None:
-        return data * alpha + (0.0 if beta is None else beta)
-    require(
-        min_val is not None and max_val is not None, "min_val and max_val", "given without alpha", (min_val, max_val)
-    )
+    if min_val is None:
+        require(alpha is not None, "min_val and max_val", "given without alpha", (min_val, max_val))
+        return data * alpha + (beta or 0.0)
+    require(max_val is not None, "max_val", "given with min_val", max_val)
     return min_val + (data + 1) / 2 * (max_val - min_val)
 
 

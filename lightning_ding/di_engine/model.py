@@ -30,7 +30,7 @@ CLASSES = {
     "VAC": "ppo",
 }
 """Policy whose table has the arguments of each class of DI-engine."""
-OURS = {"QACDIST": "ContinuousQAC", "DiscretQAC": "DiscreteQAC"}
+OURS = {"QACDIST": "ContinuousQAC"}
 """Classes that have another name here."""
 SAME = {"DecisionTransformer": "decision_transformer"}
 """Module of each class that takes the same arguments."""

@@ -84,17 +84,12 @@ def get_policy_cls(cfg: Mapping[str, Any]) -> Any:
     kind = str(cfg["type"]).removesuffix("_command")
     names = {family: name for name, family in CLASSES.items()}
     family = FAMILIES.get(kind, kind)
-    return __getattr__(names[family]) if family in names else ours.get_policy_cls(EasyDict(type=kind, **_modules(cfg)))
+    return __getattr__(names[family]) if family in names else ours.get_policy_cls(EasyDict({**cfg, "type": kind}))
 
 
 def create_policy(cfg: Mapping[str, Any], **kwargs: Any) -> Any:
     """Return the policy that ``cfg["type"]`` names, made with the config and further arguments, such as ``model``."""
     return get_policy_cls(cfg)(cfg, **kwargs)
-
-
-def _modules(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    names = cfg.get("import_names") or ()
-    return {"import_names": [one for one in names if one.partition(".")[0] != "ding"]}
 
 
 def set_noise_mode(module: nn.Module, noise_enabled: bool) -> None:

@@ -18,13 +18,7 @@ from lightning_ding.di_engine.translate import implied, policy_config
 from lightning_ding.registry import POLICY_REGISTRY
 
 logger = logging.getLogger(__name__)
-FAMILIES = {
-    "bc": "bc",
-    "cql_discrete": "discrete_cql",
-    "sac_discrete": "discrete_sac",
-    "discrete_cql": "discrete_cql",
-    "discrete_sac": "discrete_sac",
-}
+FAMILIES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 """Types of policies that have another name here."""
 CLASSES = {
     "A2CPolicy": "a2c",

@@ -49,7 +49,7 @@ class HerRewardModel:
     Args:
         cfg: Mapping of these entries: ``her_strategy``, ``"final"``, ``"future"`` or ``"episode"``; ``her_replay_k``,
             the number of new episodes for each one, >= 1; ``episode_size``, episodes of a minibatch, or None;
-            ``sample_per_episode``, transitions of each new episode.
+            ``sample_per_episode``, transitions of each new episode, drawn with replacement, or None for all.
         cuda: Move the transitions to the GPU.
     """
 
@@ -60,7 +60,7 @@ class HerRewardModel:
         self._strategy, self._replays = strategy, int(cfg.get("her_replay_k", 1))
         require(self._replays >= 1, "her_replay_k", ">= 1", self._replays)
         require(strategy != "final" or self._replays == 1, "her_replay_k", "1 with 'final'", self._replays)
-        self._episode_size, self._per_episode = cfg.get("episode_size"), cfg.get("sample_per_episode", 1)
+        self._episode_size, self._per_episode = cfg.get("episode_size"), cfg.get("sample_per_episode")
         self._cuda = cuda and torch.cuda.is_available()
 
     @property
@@ -69,9 +69,9 @@ class HerRewardModel:
         return self._episode_size
 
     @property
-    def sample_per_episode(self) -> int:
-        """Transitions of each new episode."""
-        return int(self._per_episode)
+    def sample_per_episode(self) -> int | None:
+        """Transitions of each new episode; None for all."""
+        return self._per_episode
 
     def estimate(
         self,
@@ -92,10 +92,11 @@ class HerRewardModel:
         """
         merge, split, reward = merge_func or _join, split_func or _halves, goal_reward_func or _is_equal
         made: list[list[Transition]] = [[] for _ in range(self._replays)]
-        for place, step in enumerate(episode):
+        last, places = len(episode) - 1, range(len(episode))
+        for place in places if self._per_episode is None else random.choices(places, k=self._per_episode):
+            step, earliest = episode[place], {"final": last, "episode": 0, "future": place}[self._strategy]
             for new in made:
-                chosen = {"final": len(episode) - 1, "episode": random.randrange(len(episode))}
-                source = chosen.get(self._strategy, random.randint(place, len(episode) - 1))
+                source = random.randint(earliest, last)
                 goal = split(torch.as_tensor(episode[source]["next_obs"]))[2]
                 obs, next_obs = (split(torch.as_tensor(step[name])) for name in ("obs", "next_obs"))
                 parts = {"obs": merge(obs[0], goal), "next_obs": merge(next_obs[0], goal)}

@@ -19,31 +19,31 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.utils.foreign import attach
 
-_ERRORS = (
+_VALUES = (
     *("bdq_nstep_td_error", "dqfd_nstep_td_data", "dqfd_nstep_td_error", "dqfd_nstep_td_error_with_rescale"),
     *("inv_symlog", "m_q_1step_td_data", "m_q_1step_td_error", "q_1step_td_data", "q_1step_td_error"),
     *("q_nstep_sql_td_error", "q_nstep_td_error_with_rescale", "q_v_1step_td_data", "q_v_1step_td_error"),
     *("symlog", "value_inv_transform", "value_transform"),
 )
-_QUANTILES = (
+_DISTRIBUTIONS = (
     *("dist_1step_td_data", "dist_1step_td_error", "dist_nstep_td_data", "dist_nstep_td_error"),
     *("evaluate_quantile_at_action", "fqf_calculate_fraction_loss", "fqf_nstep_td_data", "fqf_nstep_td_error"),
     *("iqn_nstep_td_data", "iqn_nstep_td_error", "qrdqn_nstep_td_data", "qrdqn_nstep_td_error"),
 )
-_FORMS = (
+_POLICIES = (
     *("ArgmaxSampler", "GaussianNoise", "HybridDeterminsticSampler", "HybridStochasticSampler", "MuSampler"),
-    *("MultinomialSampler", "OUNoise", "ReparameterizationSampler", "a2c_data", "a2c_error"),
+    *("MultinomialSampler", "ReparameterizationSampler", "a2c_data", "a2c_error"),
     *("a2c_error_continuous", "a2c_loss", "coma_data", "coma_error", "coma_loss", "compute_importance_weights"),
-    *("create_noise_generator", "get_epsilon_greedy_fn", "happo_data", "happo_error", "happo_error_continuous"),
+    *("get_epsilon_greedy_fn", "happo_data", "happo_error", "happo_error_continuous"),
     *("happo_info", "happo_loss", "happo_policy_data", "happo_policy_error", "happo_policy_error_continuous"),
     *("happo_policy_loss", "happo_value_data", "happo_value_error", "ppg_data", "ppg_joint_error"),
     *("ppg_joint_loss", "vtrace_data", "vtrace_error_continuous_action", "vtrace_error_discrete_action"),
     "vtrace_loss",
 )
 _HOMES = {
-    **dict.fromkeys(_ERRORS, "di_engine.rl_errors"),
-    **dict.fromkeys(_QUANTILES, "di_engine.rl_quantiles"),
-    **dict.fromkeys(_FORMS, "di_engine.rl_forms"),
+    **dict.fromkeys(_VALUES, "di_engine.rl_values"),
+    **dict.fromkeys(_DISTRIBUTIONS, "di_engine.rl_distributions"),
+    **dict.fromkeys(_POLICIES, "di_engine.rl_policies"),
 }
 __all__ = [
     *_HOMES,
@@ -297,6 +297,8 @@ def ppo_policy_error(
     """
     require(clip_ratio > 0, "clip_ratio", "> 0", clip_ratio)
     require(dual_clip is None or dual_clip > 1, "dual_clip", "> 1 or None", dual_clip)
+    given = data.logit_pretrained
+    require(given is None, "logit_pretrained", "None: there is no third policy here", given)
     new, old = rl.distribution_of(data.logit_new), rl.distribution_of(data.logit_old)
     adv, weight = data.adv, torch.ones_like(data.adv) if data.weight is None else data.weight
     log_ratio = new.log_prob(data.action) - old.log_prob(data.action)
@@ -332,8 +334,7 @@ def ppo_error(
 ) -> tuple[ppo_loss, ppo_info]:
     """Return the losses of PPO, and numbers to watch; see :func:`ppo_policy_error` and :func:`ppo_value_error`."""
     new, old, action, value_new, value_old, adv, return_, weight, pretrained = data
-    require(pretrained is None, "logit_pretrained", "None: there is no third policy here", pretrained)
-    policy, info = ppo_policy_error(ppo_policy_data(new, old, action, adv, weight), clip_ratio, dual_clip)
+    policy, info = ppo_policy_error(ppo_policy_data(new, old, action, adv, weight, pretrained), clip_ratio, dual_clip)
     value = ppo_value_error(ppo_value_data(value_new, value_old, return_, weight), clip_ratio, use_value_clip)
     return ppo_loss(policy.policy_loss, value, policy.entropy_loss), info
 

@@ -30,14 +30,14 @@ CHANGES: dict[str, Callable[[float, float], float]] = {
 
 
 class Scheduler:
-    """Changes a value after a number of metrics that are no better than the best one.
+    """Changes a value after a number of metrics that are no better than the one before.
 
     Args:
         merged_scheduler_config: Mapping of these entries: ``schedule_mode``, which is ``"reduce"`` or ``"add"`` for a
             difference of ``factor``, and ``"multi"`` or ``"div"`` for a factor; ``change_range``, the bounds of the
             value; ``threshold``, the least improvement of a metric; ``optimize_mode``, ``"min"`` or ``"max"``;
             ``patience``, the number of metrics without an improvement after which the value changes with the next one;
-            ``cooldown``, the number of metrics that do not count after a change.
+            ``cooldown``, the number of metrics that do not count at the start and after a change.
 
     Example:
         >>> scheduler = Scheduler({"schedule_mode": "reduce", "factor": 0.25, "patience": 1})
@@ -63,11 +63,11 @@ class Scheduler:
         self._bounds = tuple(cfg["change_range"])
         self._threshold, self._sign = cfg["threshold"], 1 if cfg["optimize_mode"] == "max" else -1
         self._patience, self._cooldown = cfg["patience"], cfg["cooldown"]
-        self.best_metrics: float | None = None
-        """The best metric so far; None before the first one."""
+        self.last_metrics: float | None = None
+        """The newest metric; None before the first one."""
         self.bad_epochs_num = 0
-        """Metrics since the best one."""
-        self._waits = 0
+        """Metrics in a row that count and were no better than the one before."""
+        self._waits = self._cooldown
 
     def step(self, metrics: float, param: float) -> float:
         """Take the newest metric, and return the value, changed if it is time.
@@ -80,12 +80,11 @@ class Scheduler:
             ValueError: If the metric is not finite.
         """
         require(math.isfinite(metrics), "metrics", "finite", metrics)
-        if self.best_metrics is None or self._sign * (metrics - self.best_metrics) > self._threshold:
-            self.best_metrics, self.bad_epochs_num = metrics, 0
-        else:
-            self.bad_epochs_num += 1
-        if self._waits > 0:
-            self._waits, self.bad_epochs_num = self._waits - 1, 0
+        last, self.last_metrics = self.last_metrics, metrics
+        is_better = last is None or self._sign * (metrics - last) > self._threshold
+        is_ignored = self._waits > 0
+        self.bad_epochs_num = 0 if is_better or is_ignored else self.bad_epochs_num + 1
+        self._waits -= is_ignored
         if self.bad_epochs_num <= self._patience:
             return param
         self._waits, self.bad_epochs_num = self._cooldown, 0

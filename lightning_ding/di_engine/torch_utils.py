@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import DataParallel, functional as F
 from torch.optim import Adam, AdamW, RMSprop
 
 from lightning_ding.config import require
@@ -25,10 +25,7 @@ __all__ = [
     "DataParallel",
     "LabelSmoothCELoss",
     "RMSprop",
-    "one_hot",
     "resnet18",
-    "same_shape",
-    "squeeze",
     "tensor_to_list",
     "to_device",
     "to_dtype",
@@ -41,16 +38,28 @@ __all__ = [
 ]
 
 
-def _map(function: Callable[[Any], Any], data: Any, skipped: Sequence[str] = ()) -> Any:
-    """Return nested mappings, lists and tuples with ``function`` applied to everything else."""
+def _map(
+    function: Callable[[Any], Any],
+    data: Any,
+    skipped: Sequence[str] = (),
+    is_leaf: Callable[[Any], bool] = lambda data: False,
+) -> Any:
+    """Return nested mappings, lists and tuples with ``function`` applied to leaves and everything else.
+
+    Args:
+        function: Function of a leaf.
+        data: The data.
+        skipped: Keys of mappings whose values stay as they are.
+        is_leaf: Whether a mapping, list or tuple is a leaf.
+    """
+    if is_leaf(data) or not isinstance(data, (Mapping, list, tuple)):
+        return function(data)
+    kind: Any = type(data)
     if isinstance(data, Mapping):
-        made = {key: value if key in skipped else _map(function, value, skipped) for key, value in data.items()}
-        return made if type(data) is dict else cast(Any, type(data))(made)
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(_map(function, one, skipped) for one in data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(_map(function, one, skipped) for one in data)
-    return function(data)
+        items = data.items()
+        return kind({key: one if key in skipped else _map(function, one, skipped, is_leaf) for key, one in items})
+    made = [_map(function, one, skipped, is_leaf) for one in data]
+    return kind(*made) if hasattr(data, "_fields") else kind(made)
 
 
 def _of_numbers(data: Any) -> bool:
@@ -74,7 +83,7 @@ def to_tensor(
 
     Args:
         item: Nested arrays, numbers and lists of numbers.
-        dtype: Type of the tensors; None keeps that of an array, with float32 in place of float64.
+        dtype: Type of the tensors; None keeps it, except that float64 of arrays and numbers becomes float32.
         ignore_keys: Keys of mappings whose values stay as they are.
         transform_scalar: Convert single numbers too.
 
@@ -89,41 +98,29 @@ def to_tensor(
         made = torch.tensor(leaf) if isinstance(leaf, np.ndarray) else torch.as_tensor(leaf)
         if dtype is not None:
             return made.to(dtype)
-        return made.float() if made.dtype == torch.float64 else made
+        return made.float() if made.dtype == torch.float64 and not isinstance(leaf, Tensor) else made
 
-    if isinstance(item, Mapping):
-        parts = {
-            key: value if key in ignore_keys else to_tensor(value, dtype, ignore_keys, transform_scalar)
-            for key, value in item.items()
-        }
-        return parts if type(item) is dict else cast(Any, type(item))(parts)
-    if _of_numbers(item):
-        return convert(item)
-    if isinstance(item, (list, tuple)):
-        parts_of = [to_tensor(one, dtype, ignore_keys, transform_scalar) for one in item]
-        return type(item)(*parts_of) if hasattr(item, "_fields") else type(item)(parts_of)
-    return convert(item)
+    return _map(convert, item, ignore_keys, _of_numbers)
 
 
 def to_ndarray(item: Any, dtype: Any = None) -> Any:
-    """Return nested tensors, numbers and lists of numbers as new arrays; None, and an empty list as None.
+    """Return nested tensors, numbers and lists of numbers as new arrays, and empty lists as None.
+
+    Bools, strings and None stay as they are.
 
     Example:
         >>> to_ndarray({"obs": torch.ones(2), "reward": [1.0]})
         {'obs': array([1., 1.], dtype=float32), 'reward': array([1.])}
     """
-    if item is None or isinstance(item, str):
-        return item
-    if isinstance(item, Mapping):
-        parts = {key: to_ndarray(value, dtype) for key, value in item.items()}
-        return parts if type(item) is dict else cast(Any, type(item))(parts)
-    if isinstance(item, (list, tuple)) and not _of_numbers(item):
-        if not item:
+
+    def convert(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, (bool, str)):
+            return leaf
+        if isinstance(leaf, (list, tuple)) and not leaf:
             return None
-        made = [to_ndarray(one, dtype) for one in item]
-        return type(item)(*made) if hasattr(item, "_fields") else type(item)(made)
-    array = item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
-    return np.array(array, dtype=dtype)
+        return np.array(leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf, dtype=dtype)
+
+    return _map(convert, item, is_leaf=lambda data: isinstance(data, (list, tuple)) and (not data or _of_numbers(data)))
 
 
 def to_list(item: Any) -> Any:
@@ -139,7 +136,7 @@ def to_item(data: Any, ignore_error: bool = True) -> Any:
 
     Args:
         data: The data.
-        ignore_error: Leave larger tensors out of mappings and lists, rather than raise.
+        ignore_error: Leave entries of mappings out that have a larger tensor, rather than raise.
 
     Raises:
         ValueError: If a tensor or an array has not exactly one element.
@@ -148,20 +145,18 @@ def to_item(data: Any, ignore_error: bool = True) -> Any:
         kept = {key: value for key, value in data.items() if not (ignore_error and _is_large(value))}
         return {key: to_item(value, ignore_error) for key, value in kept.items()}
     if isinstance(data, (list, tuple)):
-        return [to_item(one, ignore_error) for one in data if not (ignore_error and _is_large(one))]
+        return [to_item(one, ignore_error) for one in data]
     if isinstance(data, (Tensor, np.ndarray)):
         require(not _is_large(data), "data", "one number", tuple(data.shape))
         return data.item()
     return data
 
 
-def _is_large(leaf: Any) -> bool:
-    return isinstance(leaf, (Tensor, np.ndarray)) and int(np.prod(leaf.shape)) != 1
-
-
-def same_shape(data: Sequence[Any]) -> bool:
-    """Return whether tensors have the same shape."""
-    return len({tuple(one.shape) for one in data}) == 1
+def _is_large(data: Any) -> bool:
+    """Return whether a tensor, an array, or one of a list has not exactly one element."""
+    if isinstance(data, (list, tuple)):
+        return any(map(_is_large, data))
+    return isinstance(data, (Tensor, np.ndarray)) and int(np.prod(data.shape)) != 1
 
 
 def unsqueeze(data: Any, dim: int = 0) -> Any:
@@ -169,27 +164,18 @@ def unsqueeze(data: Any, dim: int = 0) -> Any:
     return _map(lambda leaf: leaf.unsqueeze(dim), data)
 
 
-def squeeze(data: Any, dim: int = 0) -> Any:
-    """Return nested tensors without the axis ``dim`` of 1."""
-    return _map(lambda leaf: leaf.squeeze(dim), data)
-
-
 def unsqueeze_repeat(data: Any, repeat_times: int, unsqueeze_dim: int = 0) -> Any:
     """Return nested tensors with a new axis at ``unsqueeze_dim``, along which they are repeated."""
     return _map(lambda leaf: torch.stack([leaf] * repeat_times, unsqueeze_dim), data)
 
 
-def one_hot(val: Tensor, num: int, num_first: bool = False) -> Tensor:
-    """Return integers as one-hot vectors of floats, with a new last axis of size ``num``, or a first one."""
-    made = F.one_hot(val.long(), num).float()
-    return made.movedim(-1, 0) if num_first else made
-
-
 class LabelSmoothCELoss(nn.Module):
     """The cross-entropy whose target has ``1 - ratio`` for the label, and ``ratio`` for all others together.
 
+    DI-engine's target has more for the label of three or more classes, so that its sum exceeds 1.
+
     Args:
-        ratio: Share of the other classes, in [0, 1).
+        ratio: Share of the other classes, >= 0, and less than that of all classes but one.
     """
 
     def __init__(self, ratio: float) -> None:
@@ -198,10 +184,8 @@ class LabelSmoothCELoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of logits (B, classes) and labels (B,)."""
-        others = self.ratio / (logits.shape[1] - 1)
-        log_prob = logits.log_softmax(1)
-        of_label = log_prob.gather(1, labels.unsqueeze(1)).squeeze(1)
-        return -((1 - self.ratio - others) * of_label + others * log_prob.sum(1)).mean()
+        classes = logits.shape[1]  # torch spreads the smoothing over all of them
+        return F.cross_entropy(logits, labels, label_smoothing=self.ratio * classes / (classes - 1))
 
 
 class ContrastiveLoss(nn.Module):
@@ -213,7 +197,7 @@ class ContrastiveLoss(nn.Module):
         heads: Encodings of each view.
         encode_shape: Features E of an encoding.
         loss_type: Only ``"infoNCE"``.
-        temperature: Divisor of the scores, > 0.
+        temperature: Factor of the scores, as in DI-engine, > 0.
     """
 
     def __init__(
@@ -238,7 +222,7 @@ class ContrastiveLoss(nn.Module):
             encoder(view).unflatten(1, (-1, self.size)).transpose(0, 1)
             for encoder, view in zip(self.encoders, (x, y), strict=True)
         )
-        scores = torch.einsum("hbe,gce->hgbc", first, second) / self.temperature
+        scores = torch.einsum("hbe,gce->hgbc", first, second) * self.temperature
         return -scores.log_softmax(-1).diagonal(dim1=-2, dim2=-1).mean()
 
 
@@ -248,14 +232,6 @@ def _view_encoder(shape: int | Sequence[int], features: int) -> nn.Module:
         return nn.Sequential(nn.Linear(size, features), nn.ReLU(), nn.Linear(features, features))
     encoder: Any = create_encoder(size)
     return nn.Sequential(encoder, nn.Linear(encoder.output_size, features))
-
-
-class DataParallel(nn.DataParallel[nn.Module]):
-    """Torch's class, as DI-engine offers it."""
-
-    def parameters(self, recurse: bool = True) -> Any:
-        """Return the parameters of the network inside."""
-        return self.module.parameters(recurse=recurse)
 
 
 # ---------------------------------------------------------------------- ResNet-18 (He et al. 2016, table 1)

@@ -6,7 +6,6 @@ Shapes: B batch, T time.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import time
@@ -25,6 +24,7 @@ from lightning_ding import registry
 from lightning_ding.config import deep_merge, require
 from lightning_ding.di_engine.policies.collate import default_collate, default_decollate
 from lightning_ding.registry import Registry, import_modules
+from lightning_ding.rl.running import combine_moments
 from lightning_ding.utils.foreign import attach
 from lightning_ding.utils.ranks import rank_and_world_size
 
@@ -41,19 +41,15 @@ __all__ = [
     "allreduce_async",
     "allreduce_with_indicator",
     "broadcast",
-    "build_logger",
     "deep_merge_dicts",
     "default_collate",
     "default_decollate",
-    "dicts_to_lists",
     "dist_finalize",
     "dist_init",
     "fps",
     "get_rank",
     "get_world_size",
     "import_module",
-    "lists_to_dicts",
-    "one_time_warning",
     "set_pkg_seed",
     "split_data_generator",
     "synchronize",
@@ -73,13 +69,11 @@ def set_pkg_seed(seed: int, use_cuda: bool = True) -> None:
 
     Args:
         seed: The seed, from 0 to 2**32 - 1.
-        use_cuda: Seed those of all GPUs too.
+        use_cuda: Without effect: torch always seeds all devices.
     """
-    random.seed(seed)
-    np.random.seed(seed)
+    for generator in (random, np.random):
+        generator.seed(seed)
     torch.manual_seed(seed)
-    if use_cuda and torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
 
 
 def deep_merge_dicts(original: Mapping[str, Any] | None, new_dict: Mapping[str, Any] | None) -> EasyDict:
@@ -87,65 +81,7 @@ def deep_merge_dicts(original: Mapping[str, Any] | None, new_dict: Mapping[str, 
     return EasyDict(deep_merge(original or {}, new_dict or {}))
 
 
-def import_module(modules: Sequence[str]) -> None:
-    """Import modules by name, without those of DI-engine and its dizoo that have counterparts here."""
-    import_modules([one for one in modules if one.partition(".")[0] != "ding"])
-
-
-def lists_to_dicts(data: Sequence[Any], recursive: bool = False) -> Any:
-    """Return a list of dicts as a dict of lists; with ``recursive``, also where they are nested."""
-    require(len(data) > 0, "data", "at least one dict", data)
-    first = data[0]
-    if isinstance(first, tuple):
-        return type(first)(*map(list, zip(*data, strict=True)))
-    columns = {key: [one[key] for one in data] for key in first}
-    if recursive:
-        return {
-            key: lists_to_dicts(column, True) if isinstance(column[0], Mapping) else column
-            for key, column in columns.items()
-        }
-    return columns
-
-
-def dicts_to_lists(data: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return a dict of lists of equal length as a list of dicts."""
-    return [dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True)]
-
-
-_warned: set[str] = set()
-
-
-def one_time_warning(warning_msg: str) -> None:
-    """Log a warning, unless the same one was logged before."""
-    if warning_msg not in _warned:
-        _warned.add(warning_msg)
-        logging.getLogger("lightning_ding").warning(warning_msg)
-
-
-def build_logger(
-    path: str, name: str | None = None, need_tb: bool = True, need_text: bool = True, text_level: int = logging.INFO
-) -> tuple[logging.Logger | None, Any]:
-    """Return a logger that also writes to ``{path}/{name}_logger.txt``, and a TensorBoard writer.
-
-    Args:
-        path: Folder of both.
-        name: Name of the logger; None for ``default``.
-        need_tb: Make the writer; otherwise it is None.
-        need_text: Make the logger; otherwise it is None.
-        text_level: Level of the logger.
-    """
-    name = name or "default"
-    os.makedirs(path, exist_ok=True)
-    logger, writer = None, None
-    if need_text:
-        logger = logging.getLogger(f"lightning_ding.{name}")
-        logger.setLevel(text_level)
-        logger.addHandler(logging.FileHandler(os.path.join(path, f"{name}_logger.txt")))
-    if need_tb:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
-        writer = SummaryWriter(os.path.join(path, name))
-    return logger, writer
+import_module = import_modules
 
 
 class EasyTimer:
@@ -192,7 +128,7 @@ class RunningMeanStd:
     Example:
         >>> running = RunningMeanStd(epsilon=1e-8)
         >>> running.update(np.array([1.0, 3.0]))
-        >>> running.mean.item(), running.std.item()
+        >>> round(running.mean, 6), round(running.std, 6)
         (2.0, 1.0)
     """
 
@@ -202,54 +138,48 @@ class RunningMeanStd:
 
     def reset(self) -> None:
         """Forget all batches."""
-        self._mean = np.zeros(self._shape, np.float64)
-        self._var = np.ones(self._shape, np.float64)
-        self._count = float(self._epsilon)
+        count = np.array(self._epsilon, np.float64)
+        self._count, self._mean, self._m2 = count, np.zeros(self._shape), count * np.ones(self._shape)
 
     def update(self, x: Any) -> None:
         """Take a batch, leading axis B."""
         batch = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, np.float64)
-        size, total = len(batch), self._count + len(batch)
-        delta = batch.mean(0) - self._mean
-        squares = self._var * self._count + batch.var(0) * size + delta**2 * self._count * size / total
-        self._mean, self._var, self._count = self._mean + delta * size / total, squares / total, total
+        of_batch = np.array(len(batch), np.float64), batch.mean(0), batch.var(0) * len(batch)
+        self._count, self._mean, self._m2 = combine_moments(self._count, self._mean, self._m2, *of_batch)
 
     @property
     def mean(self) -> Any:
-        """The mean: an array, or on a GPU a tensor."""
+        """The mean: a number, or a tensor."""
         return self._of(self._mean)
 
     @property
     def std(self) -> Any:
-        """The standard deviation, > 0: an array, or on a GPU a tensor."""
-        return self._of(np.sqrt(self._var) + 1e-8)
+        """The standard deviation, >= 1e-4: a number, or a tensor."""
+        return self._of(np.sqrt(self._m2 / self._count + 1e-8))
 
     def _of(self, array: Any) -> Any:
-        return array if self._device.type == "cpu" else torch.as_tensor(array, dtype=torch.float32, device=self._device)
+        return torch.as_tensor(array, dtype=torch.float32, device=self._device) if array.ndim else float(array)
 
 
 def split_data_generator(data: Mapping[str, Any], split_size: int, shuffle: bool = True) -> Iterator[dict[str, Any]]:
     """Yield minibatches of a batch, one pass over it.
 
     Args:
-        data: Tensors, lists, and dicts and lists of tensors, with leading axis B. None stays None, and ``prev_state``
+        data: Tensors, lists of B other values, and dicts and lists of tensors, with leading axis B. Everything else
             is left as it is in each minibatch.
         split_size: Samples of a minibatch, >= 1. The last one takes the rest, and is never smaller: as many samples of
             the beginning as are missing follow.
         shuffle: Draw the samples in a random order.
     """
     require(split_size >= 1, "split_size", ">= 1", split_size)
-    sizes = {len(leaf) for name, leaf in data.items() if name not in ("prev_state", *_LEFT) and hasattr(leaf, "shape")}
+    sizes = {len(leaf) for leaf in data.values() if isinstance(leaf, (Tensor, np.ndarray))}
     require(len(sizes) == 1, "data", "tensors with the same leading axis", sizes)
     count = sizes.pop()
     order = torch.randperm(count) if shuffle else torch.arange(count)
     for start in range(0, count, split_size):
         rows = order[start : start + split_size]
         rows = torch.cat([rows, order[: min(split_size, count) - len(rows)]])
-        yield {name: column if name in _LEFT else _rows(column, rows, count) for name, column in data.items()}
-
-
-_LEFT = ("collate_ignore",)
+        yield {name: _rows(column, rows, count) for name, column in data.items()}
 
 
 def _rows(column: Any, rows: Tensor, count: int) -> Any:
@@ -284,24 +214,6 @@ def timestep_collate(batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return made
 
 
-class Columns(dict[str, Any]):
-    """A dict whose entries are attributes too."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an entry.
-
-        Raises:
-            AttributeError: If there is none.
-        """
-        if name not in self:
-            raise AttributeError(name)
-        return self[name]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an entry."""
-        self[name] = value
-
-
 def ttorch_collate(x: Any, json: bool = False, cat_1dim: bool = True) -> Any:
     """Return B items as nested tensors with leading axis B, whose entries are attributes too.
 
@@ -312,12 +224,8 @@ def ttorch_collate(x: Any, json: bool = False, cat_1dim: bool = True) -> Any:
         json: Without effect: numbers become tensors in any case.
         cat_1dim: Join tensors of shape (1,) to (B,), not to (B, 1).
     """
-
-    def with_attributes(value: Any) -> Any:
-        is_dict = isinstance(value, Mapping)
-        return Columns({name: with_attributes(below) for name, below in value.items()}) if is_dict else value
-
-    return with_attributes(default_collate(x, cat_1dim))
+    made = default_collate(x, cat_1dim)
+    return EasyDict(made) if isinstance(made, Mapping) else made
 
 
 def fps(env_manager: Any) -> float:
@@ -374,13 +282,13 @@ DDPContext = DistContext
 
 
 def to_ddp_config(cfg: EasyDict) -> EasyDict:
-    """Return the config of one of several ranks, with its share of the envs, samples and minibatches.
+    """Return the config of one of several ranks, with its share of the samples, episodes and minibatches.
 
     Raises:
         ValueError: If the number of ranks does not divide one of them.
     """
     ranks, made = get_world_size(), EasyDict(deep_merge(cfg, {}))
-    for path in ("policy.learn.batch_size", "policy.collect.n_sample", "policy.collect.n_episode"):
+    for path in ("policy.batch_size", "policy.learn.batch_size", "policy.collect.n_sample", "policy.collect.n_episode"):
         *sections, key = path.split(".")
         section: Any = made
         for name in sections:

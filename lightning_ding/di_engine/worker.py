@@ -217,8 +217,9 @@ class _Evaluates(_Mixin):  # type: ignore[misc]
 
     def __init__(self, cfg: Any = None, env: Any = None, policy: Any = None, *args: Any, **kwargs: Any) -> None:
         section = section_of(type(self), cfg)
-        if section.get("stop_value", 0.0) is not None and isinstance(section.get("stop_value"), (int, float)):
-            section = {**section, "stop_value": None if section["stop_value"] >= 1e10 else section["stop_value"]}
+        stop_value = section.get("stop_value")
+        if isinstance(stop_value, (int, float)) and stop_value >= 1e10:  # DI-engine's default
+            section["stop_value"] = None
         super().__init__(section, self._vector(env), policy, *args, **kwargs)
         if isinstance(env, BaseEnvManager) and env.seed_of_run is not None:
             self.seed = env.seed_of_run

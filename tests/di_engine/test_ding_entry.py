@@ -61,5 +61,16 @@ def test_random_data_are_stored() -> None:
     buffer = worker.NaiveReplayBuffer(EasyDict(replay_buffer_size=100))
     entry.random_collect(EasyDict(random_collect_size=20), made, collector, None, None, buffer)
     assert buffer.count() == 20
+
+    class Commander:
+        def step(self) -> dict[str, float]:
+            return {"eps": 0.0}
+
+    section = EasyDict(random_collect_size=30, transition_with_policy_data=True)
+    entry.random_collect(section, made, collector, None, Commander(), buffer)
+    rows = buffer.sample(50)
+    obs = torch.stack([torch.as_tensor(one["obs"]) for one in rows])
+    greedy = made.eval_mode.forward(obs)["action"].reshape(-1)
+    assert sum(int(one["action"]) == int(best) for one, best in zip(rows, greedy, strict=True)) >= 30
     with pytest.raises(ValueError, match="random_collect_size must be >= 1, got 0"):
         entry.random_collect({}, made, collector, None, None, buffer)

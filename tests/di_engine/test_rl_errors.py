@@ -64,6 +64,9 @@ def test_a_third_policy_is_refused() -> None:
     data = rl_utils.ppo_data(*pair, *values)
     with pytest.raises(ValueError, match="logit_pretrained must be None: there is no third policy here"):
         rl_utils.ppo_error(data)
+    of_policy: Any = rl_utils.ppo_policy_data(*pair, torch.zeros(1), None, torch.zeros(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="logit_pretrained must be None: there is no third policy here"):
+        rl_utils.ppo_policy_error(of_policy)
 
 
 def test_samplers() -> None:
@@ -80,13 +83,9 @@ def test_samplers() -> None:
         assert_close(action["action_args"], torch.ones(2, 1), atol=1e-4, rtol=0)
 
 
-def test_noises() -> None:
+def test_noise_has_its_moments() -> None:
     torch.manual_seed(0)
-    noise = rl_utils.create_noise_generator("gauss", {"mu": 1.0, "sigma": 0.5})((20_000,), "cpu")
+    noise = rl_utils.GaussianNoise(mu=1.0, sigma=0.5)((20_000,), "cpu")
     assert_close(torch.stack([noise.mean(), noise.std()]), torch.tensor([1.0, 0.5]), atol=0.02, rtol=0)
-    process = rl_utils.create_noise_generator("ou", {"sigma": 0.0, "theta": 0.5, "dt": 1.0, "x0": 2.0, "mu": 0.0})
-    assert [process((1,), "cpu").item() for _ in range(2)] == [1.0, 0.5]
-    process.reset()
-    assert process((1,), "cpu").item() == 1.0
-    with pytest.raises(ValueError, match="noise_type must be one of"):
-        rl_utils.create_noise_generator("pink", {})
+    with pytest.raises(ValueError, match="sigma must be >= 0, got -1"):
+        rl_utils.GaussianNoise(sigma=-1)

@@ -293,18 +293,29 @@ def test_supervised_learning() -> None:
 def test_user_values_precede_the_created_ones_and_the_defaults() -> None:
     main = {"exp_name": "a", "env": {"manager": {"step_timeout": 5}}, "policy": {"discount_factor": 0.5}, "seed": 3}
     create = {"env_manager": {"type": "subprocess"}, "policy": {"type": "dqn_command", "nstep": 2}}
-    cfg = config.compile_config(main, auto=True, create_cfg=create, save_cfg=False, seed=1)
+    cfg = config.compile_config(main, auto=True, create_cfg=create, save_cfg=False)
     assert (cfg.policy.type, cfg.policy.discount_factor, cfg.policy.nstep, cfg.seed) == ("dqn", 0.5, 2, 3)
     assert cfg.policy.learn.target_update_freq == 100  # DI-engine's
     assert cfg.env.manager == {"type": "subprocess", "step_timeout": 5}
     assert not Path("a").exists()
+    assert config.compile_config(main, policy=policy.DQNPolicy, save_cfg=False, seed=0).seed == 0
 
 
 def test_existing_folder_gets_the_time() -> None:
     Path("a").mkdir()
     main = {"exp_name": "a", "policy": {"type": "dqn"}}
-    assert config.compile_config(main, save_cfg=False).exp_name.startswith("a_")
-    assert config.compile_config(main, save_cfg=False, renew_dir=False).exp_name == "a"
+    assert config.compile_config(main, save_cfg=False).exp_name == "a"  # a script that reads the folder finds it
+    assert config.compile_config(main, renew_dir=False).exp_name == "a"
+    renewed = config.compile_config(main)
+    assert renewed.exp_name.startswith("a_")
+    assert (Path(renewed.exp_name) / "total_config.py").exists()
+
+
+def test_other_ranks_write_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a").mkdir()
+    monkeypatch.setattr(config, "rank_and_world_size", lambda: (1, 2))
+    assert config.compile_config({"exp_name": "a", "policy": {"type": "dqn"}}).exp_name == "a"
+    assert list(Path().rglob("*")) == [Path("a")]
 
 
 def test_key_without_effect_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""DI-engine's exploration, samplers and further losses of policies of ``ding.rl_utils``, with its names.
+"""DI-engine's exploration, samplers and losses of policies in ``ding.rl_utils``, beyond those of PPO.
 
 Shapes: B batch, T time, N choices, A dimensions of a continuous action.
 """
@@ -15,9 +15,13 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.di_engine.rl_utils import (
+    ppo_data,
+    ppo_error,
     ppo_info,
+    ppo_loss,
     ppo_policy_data,
     ppo_policy_error,
+    ppo_policy_loss,
     ppo_value_data,
     ppo_value_error,
     weighted,
@@ -65,45 +69,6 @@ class GaussianNoise:
         return self.mu + self.sigma * torch.randn(shape, device=device)
 
 
-class OUNoise:
-    """Returns the noise of an Ornstein-Uhlenbeck process, which a new shape restarts.
-
-    Args:
-        mu: Mean.
-        sigma: Scale of the random part.
-        theta: Rate of the return to the mean.
-        dt: Length of a step.
-        x0: Start; None for 0.
-    """
-
-    def __init__(
-        self, mu: float = 0.0, sigma: float = 0.3, theta: float = 0.15, dt: float = 1e-2, x0: Any = 0.0
-    ) -> None:
-        self.mu, self.sigma, self.theta, self.dt, self.x0 = mu, sigma, theta, dt, x0
-        self.reset()
-
-    def reset(self) -> None:
-        """Restart the process."""
-        self._state: Any = None
-
-    def __call__(self, shape: tuple[int, ...], device: torch.device | str, mu: float | None = None) -> Tensor:
-        """Return the noise of the next step."""
-        if self._state is None or tuple(self._state.shape) != tuple(shape):
-            self._state = torch.zeros(shape, device=device) + (0.0 if self.x0 is None else self.x0)
-        drift = self.theta * ((self.mu if mu is None else mu) - self._state) * self.dt
-        self._state = self._state + drift + self.sigma * math.sqrt(self.dt) * torch.randn(shape, device=device)
-        return self._state  # type: ignore[no-any-return]
-
-
-NOISES = {"gauss": GaussianNoise, "ou": OUNoise}
-
-
-def create_noise_generator(noise_type: str, noise_kwargs: dict[str, Any]) -> Any:
-    """Return the noise that ``"gauss"`` or ``"ou"`` names."""
-    require(noise_type in NOISES, "noise_type", f"one of {sorted(NOISES)}", noise_type)
-    return NOISES[noise_type](**noise_kwargs)
-
-
 # ---------------------------------------------------------------------- samplers
 
 
@@ -116,7 +81,7 @@ class ArgmaxSampler:
 
     def __call__(self, logit: Tensor) -> Tensor:
         """Return the actions."""
-        return logit.argmax(dim=-1)
+        return torch.argmax(logit, -1)
 
 
 class MultinomialSampler:
@@ -255,21 +220,8 @@ class happo_data(NamedTuple):  # noqa: N801
     factor: Tensor
 
 
-class happo_policy_loss(NamedTuple):  # noqa: N801
-    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
-
-    policy_loss: Tensor
-    entropy_loss: Tensor
-
-
-class happo_loss(NamedTuple):  # noqa: N801
-    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
-
-
+happo_policy_loss = ppo_policy_loss
+happo_loss = ppo_loss
 happo_value_data = ppo_value_data
 happo_info = ppo_info
 happo_value_error = ppo_value_error
@@ -277,15 +229,14 @@ happo_value_error = ppo_value_error
 
 def happo_policy_error(
     data: happo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None
-) -> tuple[happo_policy_loss, ppo_info]:
+) -> tuple[ppo_policy_loss, ppo_info]:
     """Return the policy loss of one agent: PPO's, with advantages times the factor (Kuba et al. 2022, eq. 11).
 
     See https://arxiv.org/abs/2109.11251.
     """
     factor = data.factor.reshape(data.adv.shape)
     ours = ppo_policy_data(data.logit_new, data.logit_old, data.action, data.adv * factor, data.weight)
-    loss, info = ppo_policy_error(ours, clip_ratio, dual_clip)
-    return happo_policy_loss(loss.policy_loss, loss.entropy_loss), info
+    return ppo_policy_error(ours, clip_ratio, dual_clip)
 
 
 happo_policy_error_continuous = happo_policy_error
@@ -293,12 +244,10 @@ happo_policy_error_continuous = happo_policy_error
 
 def happo_error(
     data: happo_data, clip_ratio: float = 0.2, use_value_clip: bool = True, dual_clip: float | None = None
-) -> tuple[happo_loss, ppo_info]:
+) -> tuple[ppo_loss, ppo_info]:
     """Return the losses of one agent, and numbers to watch; see :func:`happo_policy_error`."""
-    new, old, action, value_new, value_old, adv, return_, weight, factor = data
-    policy, info = happo_policy_error(happo_policy_data(new, old, action, adv, weight, factor), clip_ratio, dual_clip)
-    value = ppo_value_error(ppo_value_data(value_new, value_old, return_, weight), clip_ratio, use_value_clip)
-    return happo_loss(policy.policy_loss, value, policy.entropy_loss), info
+    *fields, _ = data._replace(adv=data.adv * data.factor.reshape(data.adv.shape))
+    return ppo_error(ppo_data(*fields), clip_ratio, use_value_clip, dual_clip)
 
 
 happo_error_continuous = happo_error
@@ -315,12 +264,7 @@ class vtrace_data(NamedTuple):  # noqa: N801
     weight: Tensor | None
 
 
-class vtrace_loss(NamedTuple):  # noqa: N801
-    """Scalars; ``entropy_loss`` is the mean entropy, which a loss subtracts."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
+vtrace_loss = a2c_loss
 
 
 def compute_importance_weights(
@@ -338,7 +282,7 @@ def vtrace_error_discrete_action(
     rho_clip_ratio: float = 1.0,
     c_clip_ratio: float = 1.0,
     rho_pg_clip_ratio: float = 1.0,
-) -> vtrace_loss:
+) -> a2c_loss:
     """Return IMPALA's losses of sequences without ends; see :func:`lightning_ding.rl.vtrace`.
 
     Args:
@@ -359,7 +303,7 @@ def vtrace_error_discrete_action(
     found = rl.vtrace(log_ratio, data.reward, value, after, discount, ended, lambda_, **clips)
     policy = weighted(-log_prob * found.advantage, data.weight)[0]
     critic = weighted((value - found.target).square(), data.weight)[0]
-    return vtrace_loss(policy, critic, weighted(new.entropy(), data.weight)[0])
+    return a2c_loss(policy, critic, weighted(new.entropy(), data.weight)[0])
 
 
 vtrace_error_continuous_action = vtrace_error_discrete_action

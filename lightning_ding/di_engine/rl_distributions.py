@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.di_engine.rl_errors import parts_of
 from lightning_ding.di_engine.rl_utils import weighted
+from lightning_ding.di_engine.rl_values import parts_of
 
 
 class dist_1step_td_data(NamedTuple):  # noqa: N801

@@ -1,7 +1,7 @@
-"""Wrappers of DI-engine's ``ding.envs`` for envs of gymnasium and of the package gym, with its names.
+"""DI-engine's wrappers of ``ding.envs`` for envs of gymnasium and of the package gym, and ``OldEnv``, which adapts gym.
 
-Each wraps an env of either package, and answers as that env does: ``reset`` returns an observation or a pair, and
-``step`` four or five values.
+Each wrapper wraps an env of either package, and answers as that env does: ``reset`` returns an observation or a pair,
+and ``step`` four or five values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _warned: set[str] = set()
 
 
 def is_old_env(env: Any) -> bool:
-    """Return whether an env is one of the package gym."""
+    """Return whether an env, below the wrappers of this module, is one of the package gym."""
+    while isinstance(env, FormWrapper):
+        env = env.env
     return any(one.__module__.partition(".")[0] == "gym" and one.__name__ == "Env" for one in type(env).__mro__)
 
 
@@ -89,6 +91,8 @@ class FormWrapper(gym.Env[ObsType, Any]):
         self.env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        for name in ("metadata", "render_mode", "spec"):  # which the base class has, so that __getattr__ is not called
+            setattr(self, name, getattr(env, name, None))
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # before __init__
@@ -224,13 +228,8 @@ class ActionRepeatWrapper(FormWrapper[Any]):
 
     def step(self, action: Any) -> Any:
         """Step the env."""
-        total = 0.0
-        for _ in range(self.action_repeat):
-            obs, reward, *ends, info = self.env.step(action)
-            total += reward
-            if any(ends):
-                break
-        return (obs, total, *ends, info)
+        frames, *others = _repeated(self.env, action, self.action_repeat)
+        return (frames[-1], *others)
 
 
 class MaxAndSkipWrapper(FormWrapper[Any]):
@@ -247,14 +246,20 @@ class MaxAndSkipWrapper(FormWrapper[Any]):
 
     def step(self, action: Any) -> Any:
         """Step the env."""
-        total, frames = 0.0, deque[Any](maxlen=2)
-        for _ in range(self.skip):
-            obs, reward, *ends, info = self.env.step(action)
-            frames.append(obs)
-            total += reward
-            if any(ends):
-                break
-        return (np.maximum.reduce(list(frames)), total, *ends, info)
+        frames, *others = _repeated(self.env, action, self.skip)
+        return (np.maximum.reduce(frames[-2:]), *others)
+
+
+def _repeated(env: Any, action: Any, times: int) -> list[Any]:
+    """Return the observations, the sum of the rewards, and the last ends and info, of up to ``times`` equal steps."""
+    frames: list[Any] = []
+    rewards: list[Any] = []
+    rest: list[Any] = [False]
+    while len(frames) < times and not any(rest[:-1]):
+        obs, reward, *rest = env.step(action)
+        frames.append(obs)
+        rewards.append(reward)
+    return [frames, sum(rewards), *rest]
 
 
 class WarpFrameWrapper(FormWrapper[Any]):
@@ -283,9 +288,10 @@ class ScaledFloatFrameWrapper(FormWrapper[Any]):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        low, high = np.min(env.observation_space.low), np.max(env.observation_space.high)
-        self._low, self._range = float(low), float(high) - float(low)
-        self.observation_space = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
+        inner = env.observation_space
+        self._low = float(inner.low.min())
+        self._range = float(inner.high.max()) - self._low
+        self.observation_space = spaces.Box(0.0, 1.0, inner.shape, np.float32)
 
     def observation(self, obs: Any) -> Any:
         """Return the scaled observation."""

@@ -1,7 +1,7 @@
-"""DI-engine's losses of ``ding.rl_utils`` for the algorithms of this package beyond DQN, PPO and A2C, with its names.
+"""DI-engine's losses of action values in ``ding.rl_utils``, beyond n-step Q-learning, and scales of values.
 
 They take and return what DI-engine's functions do: a mean loss, weighted where there are weights, and the loss of each
-sample. The mathematics is that of :mod:`lightning_ding.rl`. Those of distributions are in :mod:`rl_quantiles`.
+sample. The mathematics is that of :mod:`lightning_ding.rl`. Losses of distributions are in ``rl_distributions``.
 
 Shapes: B batch, N choices, D branches, n steps of a return.
 """
