@@ -281,7 +281,11 @@ def test_wrappers_roles_labels_and_events() -> None:
     calls: list[Any] = []
 
     def noted(fn: Any) -> Any:
-        return lambda ctx: (calls.append("wrapped"), fn(ctx))[1]
+        def call(ctx: Any) -> Any:
+            calls.append("wrapped")
+            return fn(ctx)
+
+        return call
 
     one.use(lambda ctx: calls.append("first")).use_wrapper(noted).use(lambda ctx: one.emit("told", 3))
     one.once("told", calls.append)
@@ -318,7 +322,8 @@ def test_unknown_attribute_of_a_context_is_named() -> None:
     ctx = OnlineRLContext(env_step=3, train_data=[1])
     ctx.keep("extra")
     assert not ctx.renew().has_attr("extra")
-    ctx.extra = 1
+    any_ctx: Any = ctx
+    any_ctx.extra = 1
     after = ctx.renew().renew()
     assert (after.env_step, after.extra, after.train_data, after.total_step) == (3, 1, None, 2)
 
@@ -476,7 +481,11 @@ def test_hindsight_learner_learns_from_episodes() -> None:
 
 def test_ding_framework_is_this_package() -> None:
     script = """
+import sys
 import lightning_ding.di_engine.as_ding
+import ding.data, ding.policy, ding.worker
+assert ding.policy.DQNPolicy and ding.data.DequeBuffer and ding.worker.BaseLearner
+assert not [name for name in sys.modules if name.startswith("lightning_ding.di_engine.framework")]
 import ding.framework.task
 from ding.framework import task, ding_init
 from ding.framework.task import Task

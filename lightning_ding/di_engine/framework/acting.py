@@ -129,7 +129,7 @@ class EpisodeCollector(_Collects):
     def __call__(self, ctx: Any) -> None:
         """Set ``episodes``, and count ``env_step`` and ``env_episode``."""
         found = self._collect(ctx, ctx.env_episode)
-        ctx.episodes = [worker.Rows(map(Row, one), getattr(one, "options", {})) for one in found]
+        ctx.episodes = [worker.Rows([Row(row) for row in one], getattr(one, "options", {})) for one in found]
 
 
 def interaction_evaluator(

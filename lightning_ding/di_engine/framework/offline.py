@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class OfflineDataset(TorchDataset[dict[str, Any]]):
         return len(self.source)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**nested.index(self.columns, index)}
+        return cast("dict[str, Any]", nested.index(self.columns, index))
 
     def columns_for(self, policy: Any) -> dict[str, Any]:
         """Return all columns as a policy learns from them.
@@ -57,7 +57,7 @@ class OfflineDataset(TorchDataset[dict[str, Any]]):
             action = self.columns["action"]
             if not self.source.starts_at_zero:
                 action = policy.action_start.from_env(action)
-            self._fitted = {**self.columns, "action": action, **nested.to_tensor(dict(more))}
+            self._fitted = {**self.columns, "action": action, **cast("Any", nested.to_tensor(dict(more)))}
             self._for = policy
         return self._fitted
 
@@ -170,5 +170,5 @@ def offline_data_save_type(exp_data: Any, expert_data_path: str, data_type: str 
         path = path.with_suffix(".npz")
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = columns_of_rows([{name: row[name] for name in SAVED if name in row} for row in exp_data])
-    flat = {name: np.asarray(value) for name, value in nested.flatten(columns).items()}
-    np.savez(path, **flat)
+    flat: dict[str, Any] = {name: np.asarray(value) for name, value in nested.flatten(columns).items()}
+    np.savez(path, **cast("Any", flat))
