@@ -462,6 +462,21 @@ def test_policy_with_memory_draws_sequences() -> None:
     assert any(not torch.equal(*pair) for pair in zip(before, weights(learned), strict=True))
 
 
+def test_impala_learns_from_sequences_across_episodes() -> None:
+    learn = {"update_per_collect": 2, "batch_size": 4}
+    section = {"model": {**MODEL, "action_space": "discrete"}, "collect": {"n_sample": 16, "unroll_len": 8}}
+    cfg = compiled("impala", {**section, "unroll_len": 8, "learn": learn})
+    learned = policy.IMPALAPolicy(cfg.policy, model=model.VAC(**cfg.policy.model))
+    buffer = data.DequeBuffer(1000, sliced=True)
+    with task.start(ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, learned.collect_mode, BaseEnvManagerV2([cartpole] * 2, cfg.env.manager)))
+        task.use(data_pusher(cfg, buffer, group_by_env=True))
+        task.use(OffPolicyLearner(cfg, learned.learn_mode, buffer))
+        task.run(max_step=2)
+        assert (task.ctx.env_step, task.ctx.train_iter) == (256, 4)
+        assert task.ctx.train_data["reward"].shape == (8, 4)
+
+
 def test_hindsight_learner_learns_from_episodes() -> None:
     cfg, learned, envs = dqn()
     cfg.policy.collect.n_episode = 2
