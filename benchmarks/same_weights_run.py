@@ -256,6 +256,7 @@ CASES: dict[str, Case] = {
     "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
     "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
     "calql": Case("a bound of the values", "calql", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
+    "edac": Case("critics whose gradients differ", "edac", {"model": {"ensemble_num": 3}}, "Pendulum-v1"),
     "rlpd": Case(
         "half of a minibatch from a data set",
         "rlpd",

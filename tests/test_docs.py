@@ -94,6 +94,10 @@ PARTS = {
     "rnd": "lightning_ding.reward_model.rnd.RNDRewardModel",
     "icm": "lightning_ding.reward_model.icm.ICMRewardModel",
     "gail": "lightning_ding.reward_model.gail.GAILRewardModel",
+    "trex": "lightning_ding.reward_model.trex.TREXRewardModel",
+    "drex": "lightning_ding.reward_model.drex.DREXRewardModel",
+    "guided_cost": "lightning_ding.reward_model.guided_cost.GuidedCostRewardModel",
+    "red": "lightning_ding.reward_model.red.REDRewardModel",
     "her": "lightning_ding.worker.buffer.her.HERReplayBuffer",
 }
 HEADINGS = ["When to use it", "What to tune first", "How it differs", "What was measured"]

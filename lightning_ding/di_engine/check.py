@@ -25,8 +25,8 @@ CAUSES = {
     "reward model": ("reward_model.", "has no counterpart: there are no such reward models"),
     "policy": ("create_config.policy.type must be",),
     "option": (" here (", "has no counterpart: hindsight", "no argument of the network"),
-    "another pipeline": ("has no counterpart", "unknown section", "belong to a distributed run"),
-    "import": ("No module named", "cannot import name"),
+    "another pipeline": ("has no counterpart", "unknown section", "belong to a distributed run", "serial_pipeline_"),
+    "import": ("No module named", "cannot import name", "is not available in lightning_ding"),
 }
 """Texts of errors by their cause, in the order in which they are tried."""
 

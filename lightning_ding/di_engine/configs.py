@@ -17,6 +17,7 @@ from easydict import EasyDict
 
 from lightning_ding.config import deep_merge, nearest, require
 from lightning_ding.di_engine.defaults import DEFAULTS
+from lightning_ding.di_engine.ding_finder import names_of_ding
 
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
@@ -92,6 +93,8 @@ def read_triple(path: str | Path) -> tuple[Any, ...]:
 def read_file(path: str | Path, names: Sequence[str]) -> tuple[Any, ...]:
     """Return the configs of a file, which is run as Python code, so only read files that you trust.
 
+    While it runs, ``import ding`` finds the names of this package, unless DI-engine itself is imported already.
+
     Args:
         path: The file.
         names: Names of the configs, such as ``main_config``.
@@ -105,7 +108,8 @@ def read_file(path: str | Path, names: Sequence[str]) -> tuple[Any, ...]:
         raise ValueError(f"input_cfg must be a Python file with {wanted}, got {str(file)!r}")
     spec = importlib.util.spec_from_file_location(f"_config_{file.stem}", file)
     module = importlib.util.module_from_spec(cast(Any, spec))
-    cast(Any, spec).loader.exec_module(module)
+    with names_of_ding():
+        cast(Any, spec).loader.exec_module(module)
     for name in names:
         if not isinstance(getattr(module, name, None), Mapping):
             raise ValueError(f"{str(file)!r} must define {wanted}, but has no {name}")

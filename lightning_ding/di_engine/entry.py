@@ -15,7 +15,9 @@ from lightning_ding import entry
 from lightning_ding.config import require
 from lightning_ding.utils.foreign import attach
 
-_ENTRIES = [name for name in dir(entry) if name == "eval" or name.startswith(("serial_pipeline", "parallel_pipeline"))]
+_ENTRIES = [
+    name for name in dir(entry) if name == "eval" or name.startswith(("serial_pipeline", "parallel_pipeline", "trex_"))
+]
 __all__ = [*_ENTRIES, "collect_demo_data", "collect_episodic_demo_data", "random_collect"]
 _others = attach(__name__, dict.fromkeys(_ENTRIES, "entry"))[0]
 logger = logging.getLogger(__name__)

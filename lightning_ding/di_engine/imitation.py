@@ -7,7 +7,7 @@ before training and written to ``expert_data.npz`` in the folder of the expert's
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -295,14 +295,44 @@ def play_expert(run: Run, path: Any, steps: int, seed: int, model: nn.Module | N
         ValueError: If ``steps`` is too small, or the checkpoint does not fit the expert.
     """
     require(isinstance(steps, int) and steps >= 1, "the number of the expert's steps", "an int >= 1", steps)
+    file = Path(run.exp_name) / EXPERT_FILE
+    return play_and_write(run, [path], seed, lambda policy, env, _: _play(policy, env, steps), file, model)
+
+
+def play_and_write(
+    run: Run,
+    paths: Sequence[Any],
+    seed: int,
+    play: Callable[[Any, Any, int], list[dict[str, Any]]],
+    file: Path,
+    model: nn.Module | None = None,
+    num_envs: int | None = None,
+) -> str:
+    """Play with the network of each of some checkpoints in turn, write all episodes, and return the path of the file.
+
+    Args:
+        run: Translated run of the expert.
+        paths: Checkpoints of the expert, ``*.ckpt`` of this package or ``*.pth.tar`` of DI-engine.
+        seed: Seed of the envs and of the policy, >= 0.
+        play: Returns episodes of a policy in a vector env; the third argument is the place of the checkpoint.
+        file: Path of the file, which is overwritten.
+        model: A network to use instead of the one that the expert's config describes.
+        num_envs: Number of envs; None for that of the run.
+
+    Raises:
+        Missing: If there is no such checkpoint.
+        ValueError: If a checkpoint does not fit the expert.
+    """
     run.check_needs()
-    if not Path(str(path)).is_file():
-        raise Missing(f"the expert's network must be a checkpoint, but there is no file {str(path)!r}", "checkpoint")
+    for path in paths:
+        if not Path(str(path)).is_file():
+            there = f"there is no file {str(path)!r}"
+            raise Missing(f"the expert's network must be a checkpoint, but {there}", "checkpoint")
     policy: Any = make_policy(run, model)
     data = run.data
     env = make_vector_env(
         data["env_id"],
-        num_envs=data["num_envs"],
+        num_envs=num_envs or data["num_envs"],
         mode="sync",
         seed=np.random.SeedSequence([seed, 0]),
         wrappers=[*data.get("wrappers", ()), *data.get("train_wrappers", ()), Pausable],
@@ -312,9 +342,10 @@ def play_expert(run: Run, path: Any, steps: int, seed: int, model: nn.Module | N
     try:
         policy.build(env.single_observation_space, env.single_action_space)
         policy.seed(np.random.SeedSequence([seed, 1]))
-        InitialWeights(str(path)).load(policy)
-        episodes = _play(policy, env, steps)
-        file = Path(run.exp_name) / EXPERT_FILE
+        episodes = list[dict[str, Any]]()
+        for place, path in enumerate(paths):
+            InitialWeights(str(path)).load(policy)
+            episodes += play(policy, env, place)
         file.unlink(missing_ok=True)  # of an earlier run
         save_dataset(episodes, str(file), _Played(env), type(policy).__name__)
     finally:

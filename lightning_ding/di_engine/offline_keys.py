@@ -139,8 +139,7 @@ BC: dict[str, Key] = {
     **NETWORK,
     "continuous": Key(_actions),
     "action_shape": _never("model.action_shape is the key"),
-    "priority": only(False, why=_FROM_DATA),
-    "priority_IS_weight": only(False, why=_FROM_DATA),
+    **{name: _without(name) for name in ("priority", "priority_IS_weight")},
     "loss_type": Key(lambda value, _: {"learn.loss_type": value}, **_CONTINUOUS, allowed=("l1_loss", "mse_loss")),
     "model.encoder_hidden_size_list": Key(encoder_widths, **_DISCRETE),
     "model.head_hidden_size": Key(

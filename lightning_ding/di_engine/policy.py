@@ -27,6 +27,15 @@ from lightning_ding.registry import POLICY_REGISTRY
 COMMAND = "CommandModePolicy"
 COMMANDS = {name.removesuffix("Policy") + COMMAND: name for name in CLASSES}
 """Class for each of DI-engine's classes that also have a command mode, which all policies have here."""
+OPTIMIZERS = {
+    **{name: {"optimizer_critic": 0, "optimizer_actor": 1} for name in ("ddpg", "d4pg", "td3", "td3_bc")},
+    **{
+        name: {"optimizer_q": 0, "optimizer_policy": 1, "alpha_optim": 2}
+        for name in ("sac", "discrete_sac", "cql", "edac")
+    },
+    "iql": {"optimizer_q": 0, "optimizer_policy": 1},
+}
+"""Places of the optimizers of each policy by DI-engine's names; others have one, ``optimizer``."""
 __all__ = [
     *CLASSES,
     *COMMANDS,
@@ -66,6 +75,12 @@ def _in_form(name: str, base: Any) -> Any:
             is_theirs = isinstance(cfg, Mapping) and bool({"type", "cuda", "cfg_type"} & cfg.keys())
             self.__dict__["_asked_episodes"] = cfg.get("collect", {}).get("n_episode") if is_theirs else None
             return super()._read_config(translated(cfg, CLASSES[name]) if is_theirs else cfg)
+
+        def get_attribute(self, name: str) -> Any:
+            """Return an attribute for workers, or an optimizer by DI-engine's name of it."""
+            optimizers, places = self.updater.optimizers, OPTIMIZERS.get(self.ding_type, {"optimizer": 0})
+            place = places.get(name, len(optimizers))
+            return optimizers[place] if place < len(optimizers) else super().get_attribute(name)
 
         @property
         def n_episode(self) -> int | None:

@@ -22,6 +22,8 @@ FAMILIES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 """Types of policies that have another name here."""
 CLASSES = {
     "A2CPolicy": "a2c",
+    "ACERPolicy": "acer",
+    "BDQPolicy": "bdq",
     "BehaviourCloningPolicy": "bc",
     "C51Policy": "c51",
     "CQLPolicy": "cql",
@@ -33,21 +35,25 @@ CLASSES = {
     "DTPolicy": "dt",
     "DiscreteCQLPolicy": "discrete_cql",
     "DiscreteSACPolicy": "discrete_sac",
+    "EDACPolicy": "edac",
     "FQFPolicy": "fqf",
     "IMPALAPolicy": "impala",
     "IQLPolicy": "iql",
     "IQNPolicy": "iqn",
     "MDQNPolicy": "mdqn",
     "PGPolicy": "pg",
+    "PPGPolicy": "ppg",
     "PPOOffPolicy": "ppo_offpolicy",
     "PPOPolicy": "ppo",
     "QRDQNPolicy": "qrdqn",
     "R2D2Policy": "r2d2",
     "RainbowDQNPolicy": "rainbow",
     "SACDiscretePolicy": "discrete_sac",
+    "SQILSACPolicy": "sac",
     "SACPolicy": "sac",
     "SQILPolicy": "sqil",
     "SQLPolicy": "sql",
+    "SQNPolicy": "sqn",
     "TD3BCPolicy": "td3_bc",
     "TD3Policy": "td3",
 }
@@ -71,7 +77,9 @@ def policy_defaults(kind: str, policy_class: Any = None) -> Config:
         return deep_merge(DEVICE, plain(policy_class.default_config()))
     family = FAMILIES.get(kind, kind)
     ours = dict(flat(to_dict(POLICY_REGISTRY.get(family).config_class())))
-    shared = {name: ours[name] for name in KEYS.get(family, {}) if ours.get(name) is not None and _is_alike(name)}
+    table = KEYS.get(family, {})
+    shared = {name: ours[name] for name in table if ours.get(name) is not None and _is_alike(name)}
+    shared = {name: one for name, one in shared.items() if one in (table[name].allowed or (one,))}
     base = DEVICE | {"on_policy": POLICY_REGISTRY.get(family).on_policy}
     if family == "pg":  # whose returns need whole episodes
         base["collect"] = {"collector": {"type": "episode"}}

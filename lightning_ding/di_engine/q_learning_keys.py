@@ -212,7 +212,8 @@ def demonstrations_of(cfg: Cfg) -> Ours:
     return {"demonstrations": path, "demonstration_share": float(cfg.get("collect.pho", 0.5))}
 
 
-EXPERT_KEYS = ("collect.data_path", "collect.model_path")
+RANDOM_OF_EXPERT = "expert_random_collect_size"
+EXPERT_KEYS = ("collect.data_path", "collect.model_path", RANDOM_OF_EXPERT)
 """Keys that the entry of SQIL reads, whatever the policy."""
 
 

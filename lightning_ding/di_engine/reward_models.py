@@ -1,13 +1,14 @@
-"""Translating the section ``reward_model`` of DI-engine's configs, for ``rnd``, ``icm`` and ``gail``."""
+"""Translating the section ``reward_model`` of DI-engine's configs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.configs import Config
-from lightning_ding.di_engine.data_sets import find_data_set
+from lightning_ding.di_engine.data_sets import FILES, find_data_set
 from lightning_ding.di_engine.q_learning_keys import EXPERT
 from lightning_ding.di_engine.shared_keys import Key, Notes, misspelt, replaced, to, translate_key
 
@@ -52,6 +53,25 @@ _INTRINSIC: dict[str, Key] = {
         convert=float,
     ),
 }
+_PLAYED = replaced("the expert, which plays before training")
+RANKED_FILE = "ranked_data.npz"
+"""Name of the ranked trajectories of an expert in the folder of a run."""
+_PREFERENCE: dict[str, Key] = {
+    **_SHARED,
+    "update_per_collect": Key(
+        lambda value, cfg: {"reward_model.update_per_collect": value * (cfg["num_trajs"] + cfg["num_snippets"])}
+    ),
+    "batch_size": Key(needs=lambda _: False, why="an update learns from one pair"),
+    "data_path": to("reward_model.data_path"),
+    **{
+        name: to(f"reward_model.{name}")
+        for name in ("num_trajs", "num_snippets", "min_snippet_length", "max_snippet_length")
+    },
+    **dict.fromkeys(("expert_model_path", "checkpoint_min", "checkpoint_max", "checkpoint_step"), _PLAYED),
+    "offline_data_path": replaced("reward_model.data_path"),
+    "continuous": replaced(_SPACES),
+    "clear_buffer_per_iters": Key(needs=lambda _: False, why="it learns before the policy"),
+}
 _CLAMP: dict[str, Any] = {"needs": lambda cfg: cfg["obs_norm"], "why": "it needs obs_norm", "convert": float}
 KEYS: dict[str, dict[str, Key]] = {
     "rnd": {
@@ -68,11 +88,35 @@ KEYS: dict[str, dict[str, Key]] = {
         "expert_model_path": replaced("the network of the expert, which plays before training"),
         "collect_count": to("reward_model.collect_count"),
     },
+    "trex": _PREFERENCE,
+    "drex": {
+        **_PREFERENCE,
+        "num_trajs_per_bin": to("reward_model.num_trajs_per_bin"),
+        "hidden_size": Key(needs=lambda _: False, why="DI-engine does not read it either"),
+        **dict.fromkeys(("eps_list", "bc_path", "bc_iterations"), replaced("the clone of the expert, which plays")),
+    },
+    "guided_cost": {
+        **_SHARED,
+        "hidden_size": to("reward_model.hidden_size_list", convert=lambda value: [value, value]),
+        "data_path": to("reward_model.data_path"),
+        "continuous": replaced(_SPACES),
+        "log_every_n_train": replaced("MetricsLogger(log_every_n_rounds)"),
+        "store_model_every_n_train": replaced("checkpoints of the run contain the reward model"),
+    },
+    "red": {
+        **_SHARED,
+        "hidden_size": to("reward_model.hidden_size_list", convert=lambda value: [value, 1]),
+        "sample_size": to("reward_model.collect_count"),
+        "sigma": to("reward_model.sigma", convert=float),
+        "expert_data_path": to("reward_model.data_path"),
+        "clear_buffer_per_iters": Key(needs=lambda _: False, why="it learns before the policy"),
+    },
 }
 """Keys of each reward model of DI-engine that exists here."""
 _LAYERS: Config = {"hidden_size_list": [64, 64, 128]}
 _EVERY: Config = {"learning_rate": 1e-3, "batch_size": 64, "update_per_collect": 100}
 _SCALE: Config = {"intrinsic_reward_type": "add", "extrinsic_reward_norm": True, "extrinsic_reward_norm_max": 1}
+_PAIRS: Config = {"learning_rate": 1e-5, "update_per_collect": 100, "num_trajs": 0, "num_snippets": 6000}
 DEFAULTS: dict[str, Config] = {
     "rnd": {
         **_EVERY,
@@ -85,15 +129,34 @@ DEFAULTS: dict[str, Config] = {
     },
     "icm": {**_EVERY, **_LAYERS, **_SCALE, "intrinsic_reward_weight": 0.003, "reverse_scale": 1},
     "gail": {**_EVERY, "hidden_size": 128, "collect_count": 100_000},
+    "trex": {**_PAIRS},
+    "drex": {**_PAIRS, "num_trajs_per_bin": 20},
+    "guided_cost": {**_EVERY, "hidden_size": 128},
+    "red": {**_EVERY, "hidden_size": 128, "sample_size": 1000, "sigma": 0.5},
 }
 DEFAULTS["icm"]["clear_buffer_per_iters"] = 100
 WITHOUT_KEY: dict[str, Config] = {
     "rnd": {"intrinsic_reward_norm": "minmax"},
     "icm": {"intrinsic_reward_norm": "minmax", "obs_norm": False},
     "gail": {},
+    "trex": {"hidden_size_list": [512, 64], "batch_size": 1, "ranking": "order"},
+    "drex": {"hidden_size_list": [512, 64], "batch_size": 1},
+    "guided_cost": {},
+    "red": {},
 }
 """Settings that DI-engine has no key for."""
-OTHERS = "pwil", "red", "trex", "drex", "guided_cost", "pdeil", "rnd-ngu", "episodic"
+OTHERS = "pwil", "pdeil", "rnd-ngu", "episodic"
+_TRAJECTORIES = "or let the checkpoints of expert_model_path play: -m preference_based_irl, or trex_collecting_data"
+_GUIDE = "or let the expert play with the network in collect.model_path: -m guided_cost"
+_RED = "which lightning-ding collect writes"
+DATA: dict[str, tuple[str, str]] = {
+    "gail": ("data_path", _EXPERT),
+    "trex": ("data_path", _TRAJECTORIES),
+    "drex": ("data_path", _TRAJECTORIES),
+    "guided_cost": ("data_path", _GUIDE),
+    "red": ("expert_data_path", _RED),
+}
+"""The key of the data set of a reward model that has one, and how to make the data set."""
 
 
 def translate_reward_model(main: Config, create: Config, notes: Notes) -> Config:
@@ -119,8 +182,12 @@ def translate_reward_model(main: Config, create: Config, notes: Notes) -> Config
         notes.warnings.append(f"reward_model.intrinsic_reward_weight = None: it is {weight}, DI-engine's default")
         del given["intrinsic_reward_weight"]
     cfg = {**DEFAULTS[str(kind)], **given}
-    if kind == "gail":
-        given["data_path"] = cfg["data_path"] = find_data_set("reward_model.data_path", given.get("data_path"), _EXPERT)
+    if kind in DATA:
+        name, hint = DATA[str(kind)]
+        path = given.get(name)
+        if kind in ("trex", "drex") and not str(path or "").endswith(FILES):  # DI-engine's folders of other files
+            path = Path(main.get("exp_name", "")) / RANKED_FILE
+        given[name] = cfg[name] = find_data_set(f"reward_model.{name}", path, hint)
     found: Config = {**WITHOUT_KEY[str(kind)]}
     for name, value in cfg.items():
         ours = _translate(name, value, cfg, KEYS[str(kind)], name in given, notes)

@@ -81,7 +81,7 @@ def serial_pipeline_onpolicy(
     max_train_iter: int = UNLIMITED,
     max_env_step: int = UNLIMITED,
 ) -> Policy[Any]:
-    """Train a policy that learns from rollouts: A2C, PPO or PG. The arguments are those of :func:`serial_pipeline`.
+    """Train a policy that learns from rollouts: A2C, PPO, PPG or PG, with :func:`serial_pipeline`'s arguments.
 
     Raises:
         ValueError: If a key or value has no counterpart here, or the policy learns from replay.
@@ -89,6 +89,24 @@ def serial_pipeline_onpolicy(
     run = translate(input_cfg, seed, env_setting, max_train_iter, max_env_step)
     other = "one that learns from rollouts (serial_pipeline trains the others)"
     require(run.on_policy, "create_config.policy.type", other, run.policy)
+    return train(run, model)
+
+
+def serial_pipeline_onpolicy_ppg(
+    input_cfg: Any,
+    seed: int = 0,
+    env_setting: Sequence[Any] | None = None,
+    model: nn.Module | None = None,
+    max_train_iter: int = UNLIMITED,
+    max_env_step: int = UNLIMITED,
+) -> Policy[Any]:
+    """Train a policy with PPG. The arguments are those of :func:`serial_pipeline`.
+
+    Raises:
+        ValueError: If a key or value has no counterpart here, or the policy is another one.
+    """
+    run = translate(input_cfg, seed, env_setting, max_train_iter, max_env_step)
+    require(run.family == "ppg", "create_config.policy.type", "'ppg'", run.policy)
     return train(run, model)
 
 

@@ -25,11 +25,16 @@ from lightning_ding.di_engine.convert import to_recipe, to_yaml
 from lightning_ding.di_engine.imitation import dqfd_run, gail_run, sqil_run, with_data, with_reward_model
 from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import eval as evaluate, train
-from lightning_ding.di_engine.translate import translate
+from lightning_ding.di_engine.translate import REWARDS_OF_ENTRIES, translate
 from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
 from lightning_ding.utils.protocols import return_text
 
-SHORT_MODES = ("onpolicy", "offline", "bc", "sqil", "dqfd", "gail", "reward_model_onpolicy", "reward_model_offpolicy")
+RANKED = tuple(name for name, kind in REWARDS_OF_ENTRIES.items() if kind == "trex")
+"""Entries that learn from ranked trajectories."""
+SHORT_MODES = (
+    *("onpolicy", "onpolicy_ppg", "offline", "bc", "sqil", "dqfd", "gail", "guided_cost"),
+    *("reward_model_onpolicy", "reward_model_offpolicy", *RANKED),
+)
 MODES = ("serial", *SHORT_MODES, *(f"serial_{name}" for name in SHORT_MODES), "serial_reward_model", "eval")
 """The entries of DI-engine, with and without ``serial_``; ``serial_reward_model`` is that of learning from replay."""
 
@@ -52,7 +57,7 @@ def _parser(command: str) -> CommandParser:
         parser.add_argument("--check", nargs="+", metavar="PATH", help="translate files and folders; train nothing")
         parser.add_argument("-m", "--mode", choices=MODES, help="the entry; by default the one of the file or policy")
         parser.add_argument("--expert-config", help="config file of the expert of sqil, dqfd and gail")
-        parser.add_argument("--data-path", help="data set of offline, bc, sqil, dqfd and gail")
+        parser.add_argument("--data-path", help="data set of offline and of the modes with an expert")
         parser.add_argument("--load-path", help="checkpoint that eval loads")
         parser.add_argument("--replay-path", help="folder for the videos of eval")
     parser.add_argument("-s", "--seed", type=int, action="append", help="seed; several seeds give several runs")
@@ -98,9 +103,10 @@ def _check_mode(run: Run, mode: str | None) -> None:
     """Check that the policy of a run is one that the mode trains."""
     is_offline = run.policy_class.trains_on == "dataset"
     own = ("onpolicy",) if run.on_policy else ("offline", "serial") if is_offline else ("serial",)
-    known = (*own, *(("bc",) if run.family == "bc" else ()), *EXPERTS)
-    if _entry(mode) in ("reward_model_onpolicy", "reward_model_offpolicy"):
-        with_reward_model(run, _entry(mode) == "reward_model_onpolicy")
+    of_policy = {"bc": "bc", "ppg": "onpolicy_ppg"}.get(run.family)
+    known = (*own, of_policy, *EXPERTS)
+    if _entry(mode) in ("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost", *RANKED):
+        with_reward_model(run, str(mode).endswith(("_onpolicy", "guided_cost")))
         return
     name = own[0] if own[0] == "serial" else f"serial_{own[0]}"
     require(_entry(mode) in (None, *known), "--mode", f"{name!r} for {run.policy}", mode)
@@ -116,12 +122,16 @@ def _run(source: Any, options: argparse.Namespace, seed: int, entry: str | None)
     expert, path = getattr(options, "expert_config", None), getattr(options, "data_path", None)
     allowed = f"left out with the mode {entry}, which has no expert"
     require(expert is None or entry in EXPERTS, "--expert-config", allowed, expert)
-    if path is not None and entry == "gail":
+    if path is not None and entry in ("gail", "guided_cost", *RANKED):
         main, create = source
         source = {**main, "reward_model": {**main.get("reward_model", {}), "data_path": path}}, create
     elif path is not None:
         source = with_data(source, path)
-    if expert is None:
+    if entry in ("guided_cost", *RANKED):
+        from lightning_ding.di_engine.inverse_rl import guided_cost_run, preference_run
+
+        run = (guided_cost_run if entry == "guided_cost" else preference_run)(source, seed, None, *limits)
+    elif expert is None:
         run = translate(source, seed, None, *limits, entry=entry)
     elif entry == "gail":
         run = gail_run(source, expert, seed, *limits)

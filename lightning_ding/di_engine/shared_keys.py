@@ -249,7 +249,7 @@ COMMON: dict[str, Key] = {
     "collect.collector.transform_obs": replaced("observations always reach the policy as tensors"),
     "collect.collector.get_train_sample": replaced("a round always gives training samples"),
     "collect.collector.reward_shaping": only(False, why="put the reward into an env wrapper"),
-    "collect.collector_logit": only(False, why="no reward model learns from them here"),
+    "collect.collector_logit": replaced("rollouts always have the probabilities of their actions"),
     "eval.evaluator.type": only("interaction", why="a Trainer evaluates in envs"),
     "eval.evaluator.n_episode": Key(needs=lambda _: False, why="env.n_evaluator_episode replaces it"),
     "eval.evaluator.stop_value": Key(needs=lambda _: False, why="env.stop_value replaces it"),

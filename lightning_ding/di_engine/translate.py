@@ -23,7 +23,12 @@ from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
 from lightning_ding.di_engine.own_form import is_own_form, own_run
-from lightning_ding.di_engine.q_learning_keys import EXPERT_KEYS, demonstrations_of, demonstrations_of_sqil
+from lightning_ding.di_engine.q_learning_keys import (
+    EXPERT_KEYS,
+    RANDOM_OF_EXPERT,
+    demonstrations_of,
+    demonstrations_of_sqil,
+)
 from lightning_ding.di_engine.reward_models import translate_reward_model
 from lightning_ding.di_engine.run import READ_BY_RUN, UNLIMITED, Run, Times, is_consumed, limit, make_run, with_frames
 from lightning_ding.di_engine.shared_keys import (
@@ -41,10 +46,19 @@ from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 ENTRIES = (
-    *("serial", "onpolicy", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
-    *("reward_model_onpolicy", "reward_model_offpolicy"),
+    *("serial", "onpolicy", "onpolicy_ppg", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
+    *("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost"),
+    *("preference_based_irl", "preference_based_irl_onpolicy", "trex", "trex_onpolicy"),
+    *("reward_model_trex", "reward_model_trex_onpolicy"),
 )
 """DI-engine's serial entries that exist here, without ``serial_pipeline_``."""
+REWARDS_OF_ENTRIES = {
+    name: "trex" for name in ENTRIES if name.removesuffix("_onpolicy").endswith(("trex", "based_irl"))
+}
+REWARDS_OF_ENTRIES |= {"gail": "gail", "guided_cost": "guided_cost"}
+"""The reward model of an entry whose config names none."""
+SQIL_SAC = "sqil_sac"
+"""DI-engine's type of SAC with the rewards of SQIL, whichever entry trains it."""
 
 
 def translate(
@@ -88,8 +102,8 @@ def translate(
         require(whole and value >= least, name, f"a whole number >= {least}", value)
     entry = entry_of(source) if entry is None and not evaluates else entry
     main, create = read_pair(source)
-    if entry == "gail":
-        main["reward_model"] = {"type": "gail", **main.get("reward_model", {})}
+    if entry in REWARDS_OF_ENTRIES and "type" not in create.get("reward_model", {}):
+        main["reward_model"] = {"type": REWARDS_OF_ENTRIES[entry], **main.get("reward_model", {})}
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
@@ -112,6 +126,8 @@ def _run(
     """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
     import_modules(own_modules(create["policy"].get("import_names", ())))
     kind = policy_type(main, create)
+    if kind == SQIL_SAC:
+        kind, is_sqil = "sac", True
     if kind == TRANSFORMER:
         _check_without_steps(main, create, kind, max_env_step, "whose loss has no rewards")
         run = transformer_run(main, create, envs, data["seed"], max_train_iter)
@@ -133,6 +149,9 @@ def _run(
     expert = {name: keys.pop(name, None) for name in EXPERT_KEYS} if is_sqil else {}
     config, network = policy_config(keys, given, family, notes)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
+    rewards = {**main.get("reward_model", {}), **create.get("reward_model", {})}.get("type")
+    late = f"None with {family}, which computes advantages when data are collected"
+    require(rewards is None or family != "ppo_offpolicy", "reward_model.type", late, rewards)
     config = deep_merge(config, translate_reward_model(main, create, notes))
     theirs, here = per_round(keys, family)
     has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
@@ -155,6 +174,8 @@ def _run(
     if is_sqil:
         demonstrations = demonstrations_of_sqil(expert["collect.data_path"])
         notes.translated.append("serial_pipeline_sqil -> demonstrations and imitation_reward of the datamodule")
+        if expert[RANDOM_OF_EXPERT] is not None:
+            notes.warnings.append(f"policy.{RANDOM_OF_EXPERT} has no effect: an expert takes no random steps here")
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
     return make_run(described, cfg, given, envs, data, times, notes)
 
@@ -188,7 +209,7 @@ def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
     found = POLICY_REGISTRY.get(registered[0]) if registered else None
     bases = [known[base] for base in getattr(found, "__mro__", ()) if base in known]
     if found is None or not (bases or is_own_form(found)):
-        names = ", ".join([*KEYS, TRANSFORMER])
+        names = ", ".join([*KEYS, TRANSFORMER, SQIL_SAC])
         allowed = f"one of {names}, or the name of a registered subclass of Policy or of one of these policies"
         if found is not None and found.__module__.startswith("lightning_ding."):
             allowed += f"; {kind} has no table of DI-engine's keys here: describe the run for lightning-ding fit"

@@ -3,14 +3,18 @@
     lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --episodes 500
     lightning-ding collect best.ckpt --out demos/pendulum-v0 --episodes 20 --greedy
     lightning-ding collect --random --env_id CartPole-v1 --out random.npz
+    lightning-ding collect best.ckpt --out ranked.npz --episodes 20 --greedy --noise 1 0.5 0
 
 ``--out`` is a path that ends in .npz, or the id of a new Minari data set such as pendulum/sac-v0 (extra ``minari``).
 The env is that of the checkpoint's run. Without ``--greedy`` the policy explores as in training.
+With ``--noise`` a share of its actions is random, and so many episodes are played for each share: trajectories for the
+reward model ``drex``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,7 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("--greedy", action="store_true", help="act as in evaluations, without exploration")
     parser.add_argument("--random", action="store_true", help="take random actions, without a checkpoint")
+    parser.add_argument("--noise", type=float, nargs="+", default=[], help="shares of random actions, falling")
     parser.add_argument("--env_id", help="another env than that of the run, or the env of --random")
     add_policy_options(parser)
     parser.add_argument("--num_envs", type=int, default=8, help="envs that are played at the same time")
@@ -71,6 +76,7 @@ def collect(
     num_envs: int = 8,
     seed: int = 0,
     import_names: Sequence[str] = (),
+    noise: Sequence[float] = (),
 ) -> Dataset:
     """Play whole episodes with the policy of a checkpoint, write them, and return them.
 
@@ -86,6 +92,8 @@ def collect(
         seed: Seed of envs and exploration, >= 0.
         import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
             and the wrappers of the run.
+        noise: Shares of random actions, from the largest to the smallest, in [0, 1]; ``n_episode`` episodes are
+            written for each of them, in this order. Empty means none.
 
     Raises:
         ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy acts on
@@ -97,6 +105,8 @@ def collect(
     require(seed >= 0, "seed", ">= 0", seed)
     require((ckpt is None) == random, "ckpt", "a checkpoint, or None with random actions", ckpt)
     require(not (greedy and random), "greedy", "False with random actions", greedy)
+    check_noise("noise", noise)
+    require(not (noise and random), "noise", "left out with random actions", noise)
     check_target(out)
     import_modules(import_names)
     if policy is not None:
@@ -115,7 +125,7 @@ def collect(
             found.seed(seeds)
             mode, name = found.collect_mode, type(found).__name__
             mode = greedy_mode(found) if greedy else mode
-        episodes = play_episodes(mode, env, n_episode)
+        episodes = play_with_noise(mode, env, n_episode, noise, seed) if noise else play_episodes(mode, env, n_episode)
         save_dataset(episodes, out, _Played(env, arguments, env_id), name)
         columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
         return Dataset(columns, env.single_observation_space, env.single_action_space)
@@ -161,6 +171,43 @@ def play_episodes(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) 
     with torch.no_grad():
         episodes: list[dict[str, Any]] = collector.collect(n_episode)
     return episodes
+
+
+def check_noise(name: str, noise: Sequence[float]) -> None:
+    """Check that shares of random actions fall from one to the next, and are in [0, 1].
+
+    Raises:
+        ValueError: Naming the argument, if not.
+    """
+    falls = all(before > after for before, after in pairwise(noise)) and all(0 <= share <= 1 for share in noise)
+    require(falls, name, "falling shares in [0, 1], such as 1 0.5 0", noise)
+
+
+def play_with_noise(
+    mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int, noise: Sequence[float], seed: int
+) -> list[dict[str, Any]]:
+    """Return whole episodes in which a share of the actions is random, ``n_episode`` for each share in its order."""
+    rng = np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    player = random_collect_mode(env.single_action_space, np.random.SeedSequence([seed, 3]))
+    episodes = list[dict[str, Any]]()
+    for share in noise:
+
+        def forward(obs: Any, share: float = share, **given: Any) -> dict[str, Any]:
+            output, drawn = mode.forward(obs, **given), player.forward(obs)["action"]
+            replaced = torch.from_numpy(rng.random(nested.length(drawn)) < share)
+            return {**output, "action": _mixed(output["action"], drawn, replaced)}
+
+        episodes += play_episodes(mode._replace(forward=forward), env, n_episode)
+    return episodes
+
+
+def _mixed(action: Any, drawn: Any, replaced: torch.Tensor) -> Any:
+    """Return actions of B envs, those of some envs replaced by drawn ones."""
+    if isinstance(action, dict):
+        return {name: _mixed(part, drawn[name], replaced) for name, part in action.items()}
+    own = torch.as_tensor(action).cpu()
+    rows = replaced.view(-1, *[1] * (own.ndim - 1))
+    return torch.where(rows, torch.as_tensor(drawn).to(own.dtype), own)
 
 
 def _step(obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:

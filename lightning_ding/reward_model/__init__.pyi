@@ -1,5 +1,11 @@
 from .base import ActionEncoding as ActionEncoding, RewardModel as RewardModel
+from .drex import DREXConfig as DREXConfig, DREXRewardModel as DREXRewardModel
+from .expert import ExpertConfig as ExpertConfig, ExpertRewardModel as ExpertRewardModel
 from .gail import GAILConfig as GAILConfig, GAILRewardModel as GAILRewardModel
+from .guided_cost import GuidedCostConfig as GuidedCostConfig, GuidedCostRewardModel as GuidedCostRewardModel
 from .icm import ICMConfig as ICMConfig, ICMRewardModel as ICMRewardModel
 from .intrinsic import IntrinsicConfig as IntrinsicConfig, IntrinsicRewardModel as IntrinsicRewardModel
+from .preference import PreferenceConfig as PreferenceConfig, PreferenceRewardModel as PreferenceRewardModel
+from .red import REDConfig as REDConfig, REDRewardModel as REDRewardModel
 from .rnd import RNDConfig as RNDConfig, RNDRewardModel as RNDRewardModel
+from .trex import TREXConfig as TREXConfig, TREXRewardModel as TREXRewardModel

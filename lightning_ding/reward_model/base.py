@@ -76,6 +76,11 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
     trains_first: ClassVar[bool] = True
     """Whether a rollout gets the rewards of the model that has learned from it; a minibatch of replayed transitions
     always gets those of the newest model."""
+    trains_once: ClassVar[bool] = False
+    """Whether all updates of the model are made before the first one of the policy, with data that it read; a subclass
+    implements ``draw_lessons`` and ``lesson`` in place of ``prepare``."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Further entries of a collected transition that the loss needs."""
 
     def __init__(self, config: RewardConfigT, section: Mapping[str, Any], discount_factor: float) -> None:
         super().__init__()
@@ -84,6 +89,8 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
         self.discount_factor = discount_factor
         self.is_loaded = False
         """Whether the weights are from a state dict."""
+        if self.trains_once:
+            self.register_buffer("is_trained", torch.tensor(False))
 
     @property
     def uses_env_reward(self) -> bool:
@@ -131,6 +138,18 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
             draws: The random number generator, of numpy.
         """
         return dict(batch)
+
+    def draw_lessons(self, draws: Any) -> int:
+        """Draw what a model that ``trains_once`` learns from, and return the number P of its rows.
+
+        Args:
+            draws: The random number generator, of numpy.
+        """
+        raise not_implemented(self, "draw_lessons")
+
+    def lesson(self, rows: Tensor) -> dict[str, Any]:
+        """Return the minibatch of some of the P rows, shape (B,), on the device of the model."""
+        raise not_implemented(self, "lesson")
 
     def bind(self, policy: Any) -> None:
         """Take what the model needs of its policy, or read it from files, once before the first update."""

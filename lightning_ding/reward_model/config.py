@@ -18,7 +18,8 @@ class RewardModelConfig:
     """Keys of every reward model."""
 
     type: str | None = None
-    """Registered name of the reward model: rnd, icm, gail or your own; None learns from the rewards of the env."""
+    """Registered name of the reward model: rnd, icm, gail, trex, drex, guided_cost, red or your own; None
+    learns from the rewards of the env."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, which register further reward models."""
     learning_rate: float = 1e-3
@@ -27,7 +28,8 @@ class RewardModelConfig:
     """Transitions of each of its minibatches on each rank, >= 1."""
     update_per_collect: int | None = None
     """Its updates after each collection, >= 1; None makes as many as it takes to learn from each collected transition
-    once, as soon as there are enough of them for a minibatch."""
+    once, as soon as there are enough of them for a minibatch. Those of trex, drex and red are before the policy's
+    first update, and None makes one pass through what they learn from."""
     hidden_size_list: Sequence[int] | None = None
     """Widths of its layers; None means 128, 128, 64, or the default of an encoder of images."""
     clear_buffer_per_iters: int = 1

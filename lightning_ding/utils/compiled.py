@@ -24,19 +24,22 @@ MOST_CODES = 8  # compiled for one function; each takes seconds
 
 
 class Compiled:
-    """A compiled function of tensors; on a CUDA device, its calls are CUDA graphs.
+    """A compiled function of tensors.
 
     Args:
         function: Takes tensors, and returns a list of tensors and None. It may read no other tensors.
         tensors: Example arguments; all later ones have their types, devices, shapes and strides.
         sized: Whether the leading axis of each argument may have another length; equal lengths stay equal.
         fixed: How many of the first arguments stay in their memory from call to call, such as weights.
+        graphs: Whether calls are CUDA graphs, if all arguments are on a CUDA device.
     """
 
-    def __init__(self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool], fixed: int) -> None:
+    def __init__(
+        self, function: Function, tensors: Sequence[Tensor], sized: Sequence[bool], fixed: int, graphs: bool = False
+    ) -> None:
         self.used, self._code = compiled(function, tensors, sized)
         """Indices of the arguments that the function reads."""
-        if self.used and all(tensors[index].device.type == "cuda" for index in self.used):
+        if graphs and self.used and all(tensors[index].device.type == "cuda" for index in self.used):
             from lightning_ding.utils.cuda_graphs import CudaGraphs
 
             self._code = CudaGraphs(self._code, [index < fixed for index in self.used])
@@ -66,6 +69,7 @@ class CompiledFunction:
             changes nothing else.
         owned: Where further tensors that it reads are found at each call.
         sized: Whether all arguments have the same leading axis, of any length; one code serves all of them.
+        graphs: Whether calls on a CUDA device are CUDA graphs.
     """
 
     def __init__(
@@ -74,8 +78,10 @@ class CompiledFunction:
         function: Callable[[Batch, dict[str, Tensor]], Any],
         owned: Mapping[str, Place] | None = None,
         sized: bool = False,
+        graphs: bool = False,
     ) -> None:
         self._name, self._function, self._owned, self._sized = name, function, dict(owned or {}), sized
+        self._graphs = graphs
         self._codes: dict[Any, _Code] = {}
         self._times_forgotten = 0
         self.has_failed = False
@@ -144,7 +150,7 @@ class CompiledFunction:
 
         sized = [False] * number + [self._sized] * len(leaves)
         with torch.no_grad():
-            run = Compiled(flat, [*state, *leaves], sized, number)
+            run = Compiled(flat, [*state, *leaves], sized, number, self._graphs)
         places = list(self._owned.values())
         owned = [places[place] for place in run.used if place < number]
         return _Code(run, owned, [place - number for place in run.used if place >= number], found[1], found[0])

@@ -1,4 +1,8 @@
-"""Compiled code on a CUDA device as CUDA graphs: one launch for a call, instead of one for each of its kernels."""
+"""Compiled code on a CUDA device as CUDA graphs: one launch for a call, instead of one for each of its kernels.
+
+Only ``compile="cuda_graphs"`` uses them, because they have not run on a device: the first result of each graph is
+checked, and later ones are not.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ding.utils.private_api import copy_all
+from lightning_ding.utils.private_api import copy_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +28,9 @@ class CudaGraphs:
     and ``load_state_dict`` write into them; where they have moved, another graph is recorded. All other arguments are
     copied there. Results are copied, because the next call writes over them.
 
-    The first result of each graph is compared with that of the function. Where they differ, or where recording fails,
-    the function is called as it is, and a warning says so. Recording leaves the random numbers as they were.
+    The first result of each graph, and the state of the random numbers after it, are compared with those of the
+    function. Where they differ, or where recording fails, the function is called as it is, and a warning says so.
+    Recording leaves the random numbers as they were.
 
     Args:
         code: The function.
@@ -47,34 +52,32 @@ class CudaGraphs:
         if key not in self._graphs:
             return self._first_call(key, tensors)
         replay, arguments, results = self._graphs[key]
-        _copy(arguments, [one for one, is_fixed in pairs if not is_fixed])
+        copy_tensors(arguments, [one for one, is_fixed in pairs if not is_fixed])
         tensors.clear()
         replay()
         return _copied(results)
 
     def _first_call(self, key: Any, tensors: list[Tensor]) -> Sequence[Any]:
         """Return what the function returns, and record a graph for later calls."""
-        random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
-        given = list(tensors)
-        expected = _copied(self._code(tensors))
+        given, before = list(tensors), _random()
+        expected, after = _copied(self._code(tensors)), _random()
         if len(self._graphs) == MOST_GRAPHS:
             self._turn_off(f"it was called in more than {MOST_GRAPHS} ways")
             return expected
-        _set_random(random)
         static = [one if is_fixed else one.clone() for one, is_fixed in zip(given, self._is_fixed, strict=True)]
         try:
             replay, results = self._record(self._code, static)
-            _set_random(random)
+            _set_random(before)
             replay()
+            found = [*results, *_random()]
+            if all(_is_same(one, other) for one, other in zip([*expected, *after], found, strict=True)):
+                arguments = [one for one, is_fixed in zip(static, self._is_fixed, strict=True) if not is_fixed]
+                self._graphs[key] = replay, arguments, list(results)
+            else:
+                self._turn_off("a graph gave another result, or drew other random numbers")
         except Exception as error:  # whatever cannot be recorded
             self._turn_off(f"{type(error).__name__}: {error}".splitlines()[0])
-            _set_random(random)
-            return self._code(given)
-        if not all(_is_same(one, other) for one, other in zip(expected, results, strict=True)):
-            self._turn_off("a graph gave another result")
-        else:
-            arguments = [one for one, is_fixed in zip(static, self._is_fixed, strict=True) if not is_fixed]
-            self._graphs[key] = replay, arguments, list(results)
+        _set_random(after)
         return expected
 
     def _turn_off(self, reason: str) -> None:
@@ -97,6 +100,11 @@ def _record(code: Code, tensors: Sequence[Tensor]) -> tuple[Callable[[], Any], S
     return graph.replay, results
 
 
+def _random() -> list[Tensor]:
+    """Return the states of torch's global generators of the CPU and of the current device."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
+
+
 def _set_random(states: Sequence[Tensor]) -> None:
     torch.set_rng_state(states[0])
     for state in states[1:]:
@@ -106,16 +114,8 @@ def _set_random(states: Sequence[Tensor]) -> None:
 def _copied(results: Sequence[Any]) -> list[Any]:
     found = [torch.empty_like(one) if isinstance(one, Tensor) else one for one in results]
     tensors = [(new, one) for new, one in zip(found, results, strict=True) if isinstance(one, Tensor)]
-    _copy([new for new, _ in tensors], [one for _, one in tensors])
+    copy_tensors([new for new, _ in tensors], [one for _, one in tensors])
     return found
-
-
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    if copy_all is not None and targets:
-        copy_all(targets, sources)
-    else:
-        for target, source in zip(targets, sources, strict=True):
-            target.copy_(source)
 
 
 def _is_same(one: Any, other: Any) -> bool:

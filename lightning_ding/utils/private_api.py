@@ -141,8 +141,17 @@ def note_non_finite(tensors: Sequence[Tensor], found: Tensor) -> Tensor:
     return found
 
 
-copy_all: Any = getattr(torch, "_foreach_copy_", None)
-"""Copies a list of tensors into another one in one launch on a GPU; if it is missing, they are copied one by one."""
+_COPY_ALL: Any = getattr(torch, "_foreach_copy_", None)
+
+
+def copy_tensors(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others of the same shapes, in one launch on a GPU; one by one if torch lacks the function."""
+    if _COPY_ALL is not None and targets:
+        _COPY_ALL(targets, sources)
+    else:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+
 
 # ---------------------------------------------------------------------- modules
 

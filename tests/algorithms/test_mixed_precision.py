@@ -96,7 +96,7 @@ def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
 
 
 def test_the_cases_name_every_algorithm() -> None:
-    assert {name for name, _ in CASES} == {*ALGORITHMS, *WITHOUT_COLLECTING}
+    assert {name for name, _ in CASES} == {*ALGORITHMS, *WITHOUT_COLLECTING} - {"acer"}  # which has gradients, no loss
 
 
 @pytest.mark.parametrize(("name", "model"), CASES)

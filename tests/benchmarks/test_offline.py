@@ -62,6 +62,9 @@ def test_recipe_says_how_to_make_the_data_that_it_is_measured_with(name: str) ->
     if source.buffer_size is None:
         assert f"python recipes/{source.recipe}.py --max-env-step {source.env_steps}\n" in says
         assert f"--out {file} --episodes {source.n_episode}\n" in says
+    elif not source.settings:
+        assert f"python recipes/{source.recipe}.py --max-env-step {source.env_steps}\n" in says
+        assert f"/checkpoints/last-*/rank_0/buffer.safetensors {file}\n" in says
     else:
         assert f"fit --config recipes/configs/{source.recipe}_cartpole.yaml" in says
         assert source.env_steps == proofs.load(source.recipe).MAX_ENV_STEP

@@ -235,7 +235,7 @@ def test_arguments_without_demonstrations_are_refused() -> None:
             ReplayDataModule("CartPole-v1", **arguments)
     with pytest.raises(ValueError, match=r"demonstration_share must be in \(0, 1\), got 1"):
         ReplayDataModule("CartPole-v1", demonstrations=demos(), demonstration_share=1)
-    with pytest.raises(ValueError, match=r"an \.npz file.* of a replay buffer"):
+    with pytest.raises(ValueError, match=r"an \.npz or \.hdf5 file.* of a replay buffer"):
         ReplayDataModule("CartPole-v1", demonstrations="missing.txt")
 
 

@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> l
     inner = compiled.CompiledFunction._code_for
 
     class NotCompiled:
-        def __init__(self, function: Any, tensors: list[Tensor], sized: list[bool], fixed: int) -> None:
+        def __init__(self, function: Any, tensors: list[Tensor], sized: list[bool], fixed: int, graphs: bool) -> None:
             assert not any(tensor.requires_grad for tensor in tensors)
             self.function, self.used = function, list(range(len(tensors)))
             with torch.random.fork_rng():
@@ -180,6 +180,16 @@ def test_own_attributes_of_an_env_count_and_numbers_are_compiled_again(made: lis
     assert len(made) == 9
 
 
+def test_an_env_that_was_compiled_steps_eagerly_in_a_later_fit_without_compile(made: list[str]) -> None:
+    env = CartPole(N)
+    rollouts(short(compile=True), env, number=1)
+    assert "steps of CartPole" in made
+    made.clear()
+    rollouts(short(), env, number=1)
+    assert env._compiled is None
+    assert made == []
+
+
 class Remembers(Pendulum):
     """An env whose step sets an attribute."""
 
@@ -211,7 +221,7 @@ def test_steps_that_set_attributes_stay_eager(made: list[str], caplog: pytest.Lo
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_run_on_a_device_repeats_and_resumes_exactly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gpu: dict[str, Any] = {"compile": True, "accelerator": "gpu"}
+    gpu: dict[str, Any] = {"compile": "cuda_graphs", "accelerator": "gpu"}
     whole, again = (run_to(tmp_path / name, 512, **gpu) for name in ("whole", "again"))
     run_to(tmp_path / "half", 256, **gpu)
     resumed = run_to(tmp_path / "half", 512, **gpu, ckpt_path=tmp_path / "half" / "last.ckpt")

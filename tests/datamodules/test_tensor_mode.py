@@ -21,6 +21,7 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.datamodules.rank_state import load_collecting
 from lightning_ding.envs.tensor import CartPole
+from lightning_ding.envs.tensor.reader import TensorEnv
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy, PQNPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.metrics import MeanMetrics
@@ -470,6 +471,59 @@ def test_state_in_attributes_is_restored(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+class WithOwnState(CartPole):
+    """An env whose rewards follow from the number of steps so far, in a tensor and a number that steps set."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.count, self.number, self.unseen = torch.zeros(num_envs), 0, lambda: None
+
+    def _advance(self, state: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        self.count, self.number = self.count + 1, self.number + 1
+        state, reward, terminated = super()._advance(state, action)
+        return state, reward + self.count.sin() + self.number % 3, terminated
+
+
+def test_own_attributes_of_a_batched_env_are_restored(tmp_path: Path) -> None:
+    whole = run_to(tmp_path / "whole", 512, env=WithOwnState)
+    run_to(tmp_path / "half", 256, env=WithOwnState)
+    resumed = run_to(tmp_path / "half", 512, env=WithOwnState, ckpt_path=tmp_path / "half" / "last.ckpt")
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"num_envs": 4}, "CartPole: num_envs must be 8, as in the saved state, got 4"),
+        ({"env_kwargs": {"max_episode_steps": 9}}, "CartPole: made_with must be {}, as in the saved state"),
+    ],
+    ids=["number", "arguments"],
+)
+def test_envs_that_were_made_in_another_way_start_new_episodes(
+    changed: dict[str, Any], text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_to(tmp_path, 256)
+    arguments: dict[str, Any] = {"num_envs": N, "mode": "tensor", "seed": 3, "max_env_step": 512, **changed}
+    datamodule, policy = RolloutDataModule("CartPole-v1", **arguments), short()
+    trainer().fit(policy, datamodule, ckpt_path=tmp_path / "last.ckpt")
+    assert policy.progress.env_step == 512
+    assert [text in line.message for line in caplog.records if "start new episodes" in line.message] == [True]
+
+
+def test_episodes_after_a_state_of_more_envs_have_new_numbers() -> None:
+    datamodule = set_up(short(), "tensor", "CartPole-v1")
+    datamodule._start()
+    ids = datamodule._next_round()["episode_id"]
+    state = datamodule.collector.state_dict()
+    fewer = TensorCollector(TensorEnv(CartPole(2)), datamodule._policy)
+    fewer.reset_env()
+    fewer.load_state_dict(state, continues=False)
+    fewer.reset_env()
+    assert fewer._first_episode.min() * 2 > ids.max()
+    datamodule.close()
+
+
 def test_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
@@ -480,7 +534,7 @@ def test_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: py
 
 def test_numbers_for_the_log_are_on_the_device_of_the_envs() -> None:
     metrics = MeanMetrics()
-    env, policy = SimpleNamespace(device=torch.device("meta")), SimpleNamespace(collect_metrics=metrics)
+    env, policy = SimpleNamespace(device=torch.device("meta"), env=None), SimpleNamespace(collect_metrics=metrics)
     collector = TensorCollector(env, policy)  # type: ignore[arg-type]
     collector._log({"log": {"by_float": 0.5, "by_tensor": torch.ones(1), "text": "no number"}})
     collector._log({"log": {"by_float": torch.ones(())}})
@@ -492,7 +546,7 @@ def test_numbers_for_the_log_are_on_the_device_of_the_envs() -> None:
 
 @pytest.mark.parametrize(("of_env", "of_policy"), [("meta:1", "meta:0"), ("cpu", "meta"), ("meta:1", "cpu")])
 def test_envs_on_another_device_than_the_policy_are_refused(of_env: str, of_policy: str) -> None:
-    env = SimpleNamespace(device=torch.device(of_env), num_envs=2, reset=lambda: None)
+    env = SimpleNamespace(device=torch.device(of_env), env=None, num_envs=2, reset=lambda: None)
     collector = TensorCollector(env, SimpleNamespace(device=torch.device(of_policy)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=f"on the device of the policy, {of_policy}, got {of_env}: choose it with"):
         collector.reset_env()
@@ -500,7 +554,7 @@ def test_envs_on_another_device_than_the_policy_are_refused(of_env: str, of_poli
 
 @pytest.mark.parametrize(("of_env", "of_policy"), [("cpu", "cpu:0"), ("cpu:0", "cpu"), ("cpu", "cpu")])
 def test_a_device_without_an_index_is_any_of_its_type(of_env: str, of_policy: str) -> None:
-    env = SimpleNamespace(device=torch.device(of_env), num_envs=2, reset=lambda: torch.zeros(2, 1))
+    env = SimpleNamespace(device=torch.device(of_env), env=None, num_envs=2, reset=lambda: torch.zeros(2, 1))
     policy = SimpleNamespace(device=torch.device(of_policy), reset_collect_where=lambda ended: None)
     collector = TensorCollector(env, policy)  # type: ignore[arg-type]
     collector.reset_env()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from lightning_ding.di_engine.configs import read_file
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +71,50 @@ def test_second_call_has_no_effect() -> None:
     finders = list(sys.meta_path)
     importlib.import_module("lightning_ding.di_engine.as_ding").install()
     assert sys.meta_path == finders
+
+
+TEXT = """
+from ding.utils import set_pkg_seed
+from ding.policy.{module} import {name}
+main_config, create_config = {{}}, {{"found": {name}.__module__}}
+"""
+
+
+@pytest.fixture
+def without() -> None:
+    """Remove the hook for a test."""
+    found = [one for one in sys.meta_path if "ding_finder" in type(one).__module__]
+    sys.meta_path[:] = [one for one in sys.meta_path if one not in found]
+
+
+@pytest.mark.usefixtures("without")
+@pytest.mark.parametrize("name", ["DQNPolicy", "QMIXPolicy"])
+def test_config_file_finds_the_names_and_nothing_is_left_behind(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text(TEXT.format(module="x", name=name))
+    before = list(sys.meta_path)
+    if name == "DQNPolicy":
+        _, create = read_file(tmp_path / "config.py", ("main_config", "create_config"))
+        assert create["found"] == "lightning_ding.di_engine.policy"
+    else:
+        with pytest.raises(ImportError, match=r"^QMIXPolicy of ding\.policy\.x is not available in lightning_ding"):
+            read_file(tmp_path / "config.py", ("main_config", "create_config"))
+    assert sys.meta_path == before
+    assert not [one for one in sys.modules if one.partition(".")[0] == "ding"]
+
+
+@pytest.mark.usefixtures("without")
+def test_config_file_that_installs_the_names_keeps_them(tmp_path: Path) -> None:
+    line = "from lightning_ding.di_engine import as_ding; as_ding.install()"
+    (tmp_path / "config.py").write_text(line + TEXT.format(module="x", name="DQNPolicy"))
+    read_file(tmp_path / "config.py", ("main_config", "create_config"))
+    assert importlib.import_module("ding.policy").DQNPolicy.__module__ == "lightning_ding.di_engine.policy"
+
+
+@pytest.mark.usefixtures("without")
+def test_config_file_sees_ding_itself_if_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ModuleType("ding")
+    real.policy = ModuleType("ding.policy")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ding", real)
+    (tmp_path / "config.py").write_text("import ding\nmain_config, create_config = {}, {'found': ding.policy}")
+    _, create = read_file(tmp_path / "config.py", ("main_config", "create_config"))
+    assert create["found"] is real.policy

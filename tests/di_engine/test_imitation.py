@@ -18,7 +18,7 @@ from lightning_ding.di_engine.imitation import play_expert
 from lightning_ding.di_engine.serial import make_policy
 from lightning_ding.di_engine.serial_cli import main as command
 from lightning_ding.di_engine.translate import translate
-from tests.di_engine.pairs import Pair, small_pair
+from tests.di_engine.pairs import Pair, pair_of, small_pair
 
 SMALL = {"model": {"encoder_hidden_size_list": [8], "obs_shape": 4, "action_shape": 2}}
 FILE = """
@@ -93,11 +93,35 @@ def test_file_of_sqil_is_never_trained_as_another_algorithm() -> None:
     Path("sqil_config.py").write_text(FILE.format(main=main, create=create, name="sqil"))
     with pytest.raises(Missing, match=r"or give the config of an expert, .* -m sqil --expert-config FILE, got None"):
         translate("sqil_config.py")
-    Path("trex_config.py").write_text(FILE.format(main=main, create=create, name="trex"))
-    with pytest.raises(ValueError, match=r"serial_pipeline_\* of the file must be one of serial, onpolicy.*got 'trex'"):
-        translate("trex_config.py")
+    Path("plr_config.py").write_text(FILE.format(main=main, create=create, name="plr"))
+    with pytest.raises(ValueError, match=r"serial_pipeline_\* of the file must be one of serial, onpolicy.*got 'plr'"):
+        translate("plr_config.py")
     with pytest.raises(ValueError, match=r"policy\.type must be one that learns from replay, for SQIL, got 'ppo'"):
         translate(pair("ppo"), entry="sqil")
+
+
+@pytest.mark.parametrize("called", ["serial", "sqil"])
+def test_type_sqil_sac_is_sac_with_the_rewards_of_sqil_whatever_the_entry(called: str) -> None:
+    main, create = pair_of("sac", {"collect": {"data_path": "expert.npz"}, "expert_random_collect_size": 100})
+    create["policy"]["type"] = "sqil_sac"
+    run = translate((main, create), entry=called)
+    assert (run.policy, run.family) == ("sac", "sac")
+    given = [run.data[name] for name in ("demonstrations", "demonstration_share", "imitation_reward")]
+    assert given == ["expert.npz", 0.5, True]
+    assert run.warnings == ("policy.expert_random_collect_size has no effect: an expert takes no random steps here",)
+    del main["policy"]["collect"]["data_path"]
+    with pytest.raises(Missing, match=r"policy\.collect\.data_path must be .* got None"):
+        translate((main, create))
+
+
+def test_ppg_has_an_entry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Any] = []
+    monkeypatch.setattr("lightning_ding.di_engine.serial.train", lambda run, model: trained.append(run.policy))
+    entry.serial_pipeline_onpolicy_ppg(pair_of("ppg"))
+    assert trained == ["ppg"]
+    with pytest.raises(ValueError, match=r"create_config\.policy\.type must be 'ppg', got 'ppo'"):
+        entry.serial_pipeline_onpolicy_ppg(pair_of("ppo"))
+    assert translate(pair_of("ppg"), entry="onpolicy_ppg").family == "ppg"
 
 
 def test_dqfd_learns_from_an_expert(checkpoint: Any) -> None:

@@ -181,8 +181,17 @@ def test_keys_that_do_nothing_in_ding_are_named_with_the_reason(name: str) -> No
     assert f"policy.{name} = 1 has no effect: {READ_BY_NOBODY[name]}" in run.warnings
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("home", ["discount_factor", "learn.discount_factor", "collect.discount_factor"])
+HOMES = ("discount_factor", "learn.discount_factor", "collect.discount_factor")
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_discount_factor_has_no_effect_on_a_policy_without_returns(home: str) -> None:
+    run = config_of("bc", **{home.replace(".", "__"): 0.5})
+    assert run.warnings == (f"policy.{home} = 0.5 has no effect: no return is computed",)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TYPES if kind != "bc"])
+@pytest.mark.parametrize("home", HOMES)
 def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, home: str) -> None:
     value = ours(kind, "discount_factor", **{home.replace(".", "__"): 0.5})
     run = config_of(kind, **{home.replace(".", "__"): 0.5})

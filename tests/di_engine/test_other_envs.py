@@ -89,11 +89,6 @@ def test_images_of_dmc2gym_are_stacked() -> None:
 @pytest.mark.parametrize(
     ("kind", "entries", "message"),
     [
-        (
-            "minigrid",
-            {"env_id": "MiniGrid-NoisyTV-v0"},
-            r"env\.env_id must be the id of an env of the package minigrid",
-        ),
         ("minigrid", {"onehot_obs": True}, r"env\.onehot_obs must be False"),
         (
             "gym_hybrid",
@@ -113,6 +108,13 @@ def test_images_of_dmc2gym_are_stacked() -> None:
 def test_what_cannot_be_translated_is_refused(kind: str, entries: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         envs_of(kind, **entries)
+
+
+def test_env_of_minigrid_that_dizoo_brings_is_named_when_all_else_is_translated() -> None:
+    main, create = pair_of("dqn", env_id="MiniGrid-NoisyTV-v0")
+    create["env"] = {"type": "minigrid"}
+    with pytest.raises(Missing, match="the env 'MiniGrid-NoisyTV-v0' does not run here: it is a part of dizoo; make"):
+        translate((main, create))
 
 
 @pytest.mark.parametrize("kind", sorted(NOT_HERE))

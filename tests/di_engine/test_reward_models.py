@@ -10,7 +10,7 @@ from lightning import Trainer
 
 from lightning_ding.config import resolve
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.di_engine.reward_models import DEFAULTS, KEYS, translate_reward_model
+from lightning_ding.di_engine.reward_models import DATA, DEFAULTS, KEYS, translate_reward_model
 from lightning_ding.di_engine.shared_keys import Notes
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.registry import POLICY_REGISTRY, REWARD_MODEL_REGISTRY
@@ -18,7 +18,6 @@ from tests.di_engine.pairs import Pair, small_pair
 from tests.reward_model.cases import QUIET, write_expert
 from tests.toys.reference_policies import PlainDQN
 
-EXPERT = {"data_path": "expert.npz"}
 CHANGES: dict[str, tuple[Any, Any]] = {  # a value of each key, and ours
     "learning_rate": (0.1, 0.1),
     "batch_size": (7, 7),
@@ -36,14 +35,30 @@ CHANGES: dict[str, tuple[Any, Any]] = {  # a value of each key, and ours
     "reverse_scale": (2.0, 128.0),  # times half the 128 features, of which DI-engine takes the mean
     "data_path": ("other.npz", "other.npz"),
     "collect_count": (11, 11),
+    "num_trajs": (6, 6),
+    "num_snippets": (70, 70),
+    "min_snippet_length": (7, 7),
+    "max_snippet_length": (110, 110),
+    "num_trajs_per_bin": (3, 3),
+    "sample_size": (12, 12),
+    "sigma": (2, 2.0),
+    "expert_data_path": ("other.npz", "other.npz"),
 }
-NAMES = {"hidden_size": "hidden_size_list"}
+OF_KIND: dict[tuple[str, str], Any] = {
+    ("guided_cost", "hidden_size"): (5, 5),
+    ("red", "hidden_size"): (5, 1),
+    ("trex", "update_per_collect"): 5 * 6000,  # passes through the pairs
+    ("drex", "update_per_collect"): 5 * 6000,
+}
+NAMES = {"hidden_size": "hidden_size_list", "sample_size": "collect_count", "expert_data_path": "data_path"}
+WITHOUT_EFFECT = {("trex", "batch_size"), ("drex", "batch_size"), ("drex", "hidden_size")}
+WITHOUT_EFFECT |= {(kind, "clear_buffer_per_iters") for kind in ("trex", "drex", "red")}
 
 
 def translated(kind: str, **given: Any) -> tuple[Any, Notes]:
     """Return our section as a config, and the notes about the keys."""
     notes = Notes()
-    more = EXPERT if kind == "gail" else {}
+    more = {DATA[kind][0]: "expert.npz"} if kind in DATA else {}
     section = translate_reward_model({"reward_model": {**more, **given}}, {"reward_model": {"type": kind}}, notes)
     return resolve(REWARD_MODEL_REGISTRY.get(kind).config_class, section["reward_model"]), notes
 
@@ -59,6 +74,11 @@ def pair(reward_model: dict[str, Any], policy: str = "dqn") -> Pair:
 def test_each_key_reaches_ours(kind: str, key: str) -> None:
     value, ours = CHANGES[key]
     config, notes = translated(kind, **{key: value})
+    if (kind, key) in WITHOUT_EFFECT:
+        assert config == translated(kind)[0]
+        assert any(f"reward_model.{key} = {value!r} has no effect" in line for line in notes.warnings)
+        return
+    ours = OF_KIND.get((kind, key), ours)
     name = NAMES.get(key, key)
     assert getattr(config, name) == ours
     assert getattr(translated(kind)[0], name) != ours
@@ -66,7 +86,7 @@ def test_each_key_reaches_ours(kind: str, key: str) -> None:
 
 
 def test_every_key_is_tested_or_has_no_value_here() -> None:
-    cfg = DEFAULTS["icm"]
+    cfg = {**DEFAULTS["icm"], **DEFAULTS["trex"]}
     assert {key for table in KEYS.values() for key, one in table.items() if one.ours(1, cfg)} <= {
         *CHANGES,
         "type",
@@ -96,7 +116,9 @@ def test_unread_and_misspelt_keys_are_warnings() -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"type": "trex"}, r"reward_model.type must be one of rnd, icm, gail; .* have no counterpart, got 'trex'"),
+        ({"type": "pwil"}, r"reward_model.type must be one of rnd, icm, gail, .* have no counterpart, got 'pwil'"),
+        ({"type": "red"}, "reward_model.expert_data_path must be an .npz, .hdf5 or .safetensors file"),
+        ({"type": "guided_cost"}, "reward_model.data_path must be an .npz.*with the network in collect.model_path"),
         ({"type": "rnd", "intrinsic_reward_type": "new"}, "intrinsic_reward_type must be 'add' or 'assign'"),
         (
             {"type": "gail"},
@@ -127,6 +149,22 @@ def test_pair_with_a_reward_model_trains(
     assert model.learner.rewards.is_on
     assert run.policy_config["reward_model"]["type"] == kind
     assert any("reward_model.batch_size -> model.cfg.reward_model.batch_size" in line for line in run.translated)
+
+
+def test_entry_names_the_reward_model_where_the_config_does_not() -> None:
+    main, create = pair({"type": "gail", "data_path": "expert.npz", "learning_rate": 0.1})
+    for section in (main["reward_model"], create["reward_model"]):
+        section.pop("type")
+    create["reward_model"]["batch_size"] = 7
+    found = translate((main, create), entry="gail").policy_config["reward_model"]
+    assert (found["type"], found["batch_size"], found["learning_rate"]) == ("gail", 7, 0.1)
+    with pytest.raises(ValueError, match=r"reward_model\.type must be one of .*, got None"):
+        translate((main, create), entry="serial")
+
+
+def test_ppo_from_replay_is_refused_before_a_data_set_is_looked_for() -> None:
+    with pytest.raises(ValueError, match=r"reward_model\.type must be None with ppo_offpolicy, .* got 'gail'"):
+        translate(pair({"type": "gail"}, "ppo_offpolicy"))
 
 
 def test_policy_in_the_form_of_di_engine_takes_none() -> None:

@@ -18,6 +18,7 @@ from lightning_ding.di_engine.envs import BaseEnv, BaseEnvManager, BaseEnvTimest
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.policy_section import CLASSES
 from lightning_ding.di_engine.translate import translate
+from tests.di_engine.pairs import OFFLINE, env_of
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
 
@@ -123,17 +124,16 @@ def test_loop_of_learning_from_rollouts() -> None:
 def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     family = CLASSES[name]
     cls = getattr(policy, name)
-    continuous = family in ("ddpg", "d4pg", "td3", "sac", "cql", "td3_bc")
+    continuous = env_of(family) == "pendulum"
     cfg = cls.default_config()
-    cfg.model.update(obs_shape=4, action_shape=2)
+    actions = {"num_branches": 1, "action_bins_per_branch": 2} if family == "bdq" else {"action_shape": 2}
+    cfg.model.update(obs_shape=4, **actions)
     if family == "ppo":
         cfg.model.action_space = "discrete"
     cfg.collect.setdefault("n_episode" if family == "pg" else "n_sample", 8)
     made: Any = cls(cfg)
     assert made.model is not None
     assert issubclass(cls, type(made).__mro__[1])
-    if family in ("cql", "discrete_cql", "td3_bc"):
-        return
     env = {"collector_env_num": 1, "evaluator_env_num": 1, "n_evaluator_episode": 1}
     section = {"model": dict(cfg.model), "collect": {"n_sample": cfg.collect.get("n_sample")}}
     if family == "pg":
@@ -141,13 +141,43 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     create = {"env": {"type": "pendulum" if continuous else "cartpole"}, "policy": {"type": family}}
     if family == "pg":
         create["collector"] = {"type": "episode"}
-    elif family == "dqfd":
+    elif family == "dqfd" or family in OFFLINE:
         section["collect"]["data_path"] = "demos.npz"
     run = translate(({"exp_name": "x", "env": env, "policy": section}, create))
     wanted: Any = run.policy_class(run.policy_config).config
     for part in ("learn", "discount_factor", "nstep", "model", "random_collect_size"):
         if hasattr(wanted, part):
             assert getattr(made.config, part) == getattr(wanted, part)
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("TD3Policy", ("optimizer_actor", "optimizer_critic")),
+        ("SACPolicy", ("optimizer_policy", "optimizer_q")),
+        ("DQNPolicy", ("optimizer", None)),
+    ],
+)
+def test_optimizers_are_found_by_dings_names_and_used(name: str, names: tuple[str, str | None]) -> None:
+    cls = getattr(policy, name)
+    cfg = cls.default_config()
+    cfg.model.update(obs_shape=3, action_shape=2)
+    cfg.learn.update(update_per_collect=1, batch_size=8)
+    made = cls(cfg)
+    found: list[Any] = [made.learn_mode.get_attribute(one) if one else None for one in names]
+    actor, critic = found
+    parts = (made.model.actor, made.model.critic) if critic is not None else (made.model, None)
+    for optimizer, part in zip((actor, critic), parts, strict=True):
+        assert optimizer is None or optimizer.param_groups[0]["params"] == list(part.parameters())
+    torch.optim.lr_scheduler.LambdaLR(actor, lr_lambda=lambda _: 0.0)
+    before = [one.clone() for one in parts[0].parameters()]
+    action = torch.rand(8, 2) if critic is not None else torch.zeros(8, dtype=torch.int64)
+    batch = {"obs": torch.rand(8, 3), "next_obs": torch.rand(8, 3), "action": action, "reward": torch.rand(8)}
+    for _ in range(2):  # TD3 updates the actor in every second update
+        made.learn_mode.forward([{key: one[row] for key, one in batch.items()} | {"done": False} for row in range(8)])
+    assert all(torch.equal(one, old) for one, old in zip(parts[0].parameters(), before, strict=True))
+    with pytest.raises(NotImplementedError, match="has no attribute 'optimizer_of_nothing' for workers"):
+        made.learn_mode.get_attribute("optimizer_of_nothing")
 
 
 def test_network_takes_the_section_of_a_policy() -> None:

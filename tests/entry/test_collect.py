@@ -103,6 +103,27 @@ def test_random_actions_need_no_checkpoint_and_are_counted_as_by_the_env(tmp_pat
     assert load_dataset(tmp_path / "random.npz").action_space == spaces.Discrete(2, start=5)
 
 
+def test_noise_is_the_share_of_random_actions_of_each_group_of_episodes(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    datamodule = ReplayDataModule("tests.entry.test_collect.FromFive", num_envs=2, max_env_step=32)
+    config = {"model": {"encoder_hidden_size_list": [8]}, "learn": {"batch_size": 8}, "random_collect_size": 16}
+    make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(policy := DQNPolicy(config), datamodule)
+    ckpt, out = tmp_path / "checkpoints" / "last.ckpt", str(tmp_path / "ranked.npz")
+    data = collect(ckpt, out, 200, greedy=True, noise=[1.0, 0.5, 0.0])
+    assert len(data.returns()) == 600
+    greedy = policy.eval_mode.forward(torch.from_numpy(data.columns["obs"]))["action"].numpy()
+    bounds = data.bounds()
+    shares = [(greedy == data.columns["action"])[bounds[start] : bounds[start + 200]].mean() for start in (0, 200, 400)]
+    assert shares[2] == 1.0
+    assert shares[:2] == pytest.approx([0.5, 0.75], abs=0.12)  # half of the random actions are the greedy ones
+    for noise, message in (([0.0, 1.0], "noise must be falling shares"), ([2.0], r"in \[0, 1\], such as 1 0.5 0")):
+        with pytest.raises(ValueError, match=message):
+            collect(ckpt, str(tmp_path / "other.npz"), 1, noise=noise)
+    with pytest.raises(ValueError, match="noise must be left out with random actions"):
+        collect(None, str(tmp_path / "other.npz"), 1, random=True, env_id="CartPole-v1", noise=[1.0])
+
+
 class FromFive(TargetEnv):
     """An env whose actions are 5 and 6."""
 

@@ -63,6 +63,7 @@ PENDULUM = {
     "rlpd": -200,
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9}  # reward models and hindsight
+REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
 BARS = CARTPOLE | PENDULUM | REWARDED
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
@@ -85,8 +86,13 @@ OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
 TWINS |= {"rnd": "rnd_mountaincar", "icm": "icm_mountaincar", "gail": "gail_cartpole", "her": "her_bitflip"}
+TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
 TWINS |= {name: name for name in PACKAGES}
-DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz", "gail": "expert.npz"}
+DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz"}
+OF_REWARDS = {"gail": "expert.npz", "guided_cost": "expert.npz", "red": "expert.npz"}
+OF_REWARDS |= {"trex": "ranked.npz", "drex": "ranked.npz"}
+"""The recipes whose file is an option of their reward model."""
+DATA |= OF_REWARDS
 DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLINE}
 """The recipes that take data, and their file."""
 ARGUMENTS = (
@@ -180,7 +186,7 @@ def test_recipe_is_short_and_has_the_settings_of_its_yaml(name: str) -> None:
     assert resolve(config_class, twin["model"]["cfg"]) == resolve(config_class, recipe.CONFIG)
     data = {"env_id": recipe.ENV_ID, "seed": 0}
     data |= {key: getattr(recipe, key.upper()) for key in ARGUMENTS if hasattr(recipe, key.upper())}
-    if name in DATA and name != "gail":  # whose file is an option of its reward model
+    if name in DATA and name not in OF_REWARDS:
         data["dataset" if name in OFFLINE else "demonstrations"] = DATA[name]
     assert (twin["data"], twin["seed_everything"]) == (data, 0)
     assert twin["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": TWINS[name]}
@@ -269,9 +275,13 @@ def test_recipe_reaches_its_return(name: str, seed: str, tmp_path: Path) -> None
     if name == "rlpd":
         run("sac.py", tmp_path, "--max-env-step", "3000")
         collect(next(tmp_path.rglob("last.ckpt")), data[0], 250)
+    elif name == "trex":
+        collect(None, data[0], 200, random=True, env_id="CartPole-v1")
     elif data:
         run("dqn.py", tmp_path)
-        collect(next(tmp_path.rglob("best.ckpt")), data[0], 10 if name == "gail" else 20, greedy=True)
+        noise = (1.0, 0.75, 0.5, 0.25, 0.0) if name == "drex" else ()
+        number = 10 if name in OF_REWARDS else 20
+        collect(next(tmp_path.rglob("best.ckpt")), data[0], number, greedy=True, noise=noise)
     output = run(f"{name}.py", tmp_path, *data, "--seed", seed)
     found = SCORE.fullmatch(output.strip().splitlines()[-2])
     assert found is not None

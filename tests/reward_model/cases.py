@@ -15,6 +15,8 @@ from tests.algorithms.table import make_datamodule, make_policy
 
 Config = dict[str, Any]
 SMALL: Config = {"hidden_size_list": [8], "update_per_collect": 3, "batch_size": 8}
+PARTS: Config = {"num_trajs": 5, "num_snippets": 20, "min_snippet_length": 2, "max_snippet_length": 6}
+FROM_DATA = ("gail", "guided_cost", "red", "trex", "drex")
 CASES: dict[str, tuple[str, Config]] = {  # an algorithm and a reward model
     "dqn_rnd": ("dqn", {"type": "rnd", "clear_buffer_per_iters": 3}),
     "dqn_icm": ("dqn", {"type": "icm"}),
@@ -25,21 +27,28 @@ CASES: dict[str, tuple[str, Config]] = {  # an algorithm and a reward model
     "ppo_rnd": ("ppo", {"type": "rnd"}),
     "ppo_gail": ("ppo", {"type": "gail", "clear_buffer_per_iters": 2}),
     "a2c_icm": ("a2c", {"type": "icm"}),
+    "dqn_trex": ("dqn", {"type": "trex", **PARTS}),
+    "ppo_drex": ("ppo", {"type": "drex", **PARTS, "num_trajs_per_bin": 2}),
+    "ppo_guided_cost": ("ppo", {"type": "guided_cost", "clear_buffer_per_iters": 2}),
+    "dqn_red": ("dqn", {"type": "red"}),
+    "sac_red": ("sac", {"type": "red"}),
 }
 SINGLE: dict[str, Config] = {"rainbow": {"nstep": 1}}
 QUIET: Config = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
 
 def write_expert(folder: Path, is_continuous: bool) -> str:
-    """Write a data set in the shapes of CartPole, or of Pendulum, and return its path."""
+    """Write a data set of four episodes in the shapes of CartPole, or of Pendulum, and return its path."""
     rng, size = np.random.default_rng(0), 40
     file = folder / f"expert_{is_continuous}.npz"
     action: Any = rng.uniform(-2, 2, (size, 1)).astype(np.float32) if is_continuous else rng.integers(2, size=size)
     space: Any = {"action_low": np.array([-2], np.float32), "action_high": np.array([2], np.float32)}
     space = space if is_continuous else {"action_n": np.asarray(2), "action_start": np.asarray(0)}
     obs = rng.standard_normal((size + 1, 3 if is_continuous else 4)).astype(np.float32)
-    ends = {"terminated": np.arange(size) == size - 1, "truncated": np.zeros(size, bool)}
-    columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": action, "reward": np.ones(size)}
+    last = np.arange(size) == size - 1
+    ends = {"terminated": last, "truncated": (np.arange(size) % 10 == 9) & ~last}
+    reward = np.array([2.0, 1.0, 4.0, 3.0])[np.arange(size) // 10]
+    columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": action, "reward": reward}
     np.savez(file, **columns, **ends, **space)
     return str(file)
 
@@ -47,7 +56,7 @@ def write_expert(folder: Path, is_continuous: bool) -> str:
 def make(case: str, folder: Path, **changes: Any) -> tuple[Policy[Any], RunDataModule]:
     """Return a policy with a reward model, and its datamodule."""
     name, section = CASES[case]
-    data = {"data_path": write_expert(folder, name == "sac")} if section["type"] == "gail" else {}
+    data = {"data_path": write_expert(folder, name == "sac")} if section["type"] in FROM_DATA else {}
     config = deep_merge({"reward_model": {**SMALL, **section, **data}, **SINGLE.get(name, {})}, changes)
     return make_policy(name, **config), make_datamodule(name, rounds_per_epoch=4)
 

@@ -22,7 +22,8 @@ from tests.algorithms.table import make_policy, plain
 from tests.conftest import MakeTrainer
 from tests.reward_model.cases import fit, make, write_expert
 
-KINDS = ("rnd", "icm", "gail")
+KINDS = ("rnd", "icm", "gail", "trex", "drex", "guided_cost", "red")
+STARTS = {"drex": "ppo", "guided_cost": "ppo"}  # the policies of the cases, else dqn
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are set, and another value
     "learning_rate": ({}, 0.1),
     "batch_size": ({}, 9),
@@ -40,6 +41,13 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are
     "reverse_scale": ({}, 0.5),
     "collect_count": ({}, 3),
     "data_path": ({}, None),  # another file
+    "ranking": ({}, "order"),
+    "num_trajs": ({}, 7),
+    "num_snippets": ({}, 21),
+    "min_snippet_length": ({}, 4),
+    "max_snippet_length": ({}, 9),
+    "num_trajs_per_bin": ({}, 1),
+    "sigma": ({}, 3.0),
 }
 NO_NUMBER = ("type", "import_names")
 
@@ -53,7 +61,9 @@ def trained(kind: str, options: dict[str, Any]) -> Any:
     """Return the weights that a short run ends with, or the error that it raises."""
     torch.manual_seed(0)
     try:
-        policy, datamodule = make(f"dqn_{kind}", folder(), reward_model={"clear_buffer_per_iters": 1, **options})
+        policy, datamodule = make(
+            f"{STARTS.get(kind, 'dqn')}_{kind}", folder(), reward_model={"clear_buffer_per_iters": 1, **options}
+        )
     except ValueError as error:
         return str(error)
     fit(policy, datamodule, folder(), 1)
@@ -77,7 +87,7 @@ def test_option_changes_a_number_or_raises(kind: str, name: str) -> None:
     if name == "data_path":
         value = write_expert(folder(), False).replace(".npz", "_other.npz")
         with np.load(write_expert(folder(), False)) as file:
-            np.savez(value, **{key: file[key] + (key == "obs") for key in file.files})
+            np.savez(value, **{key: file[key] + (key in ("obs", "next_obs")) for key in file.files})
     assert trained(kind, {**given, name: value}) != trained(kind, given)
 
 

@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightning_ding.datamodules import RolloutDataModule
+from lightning_ding.policy.base import compile as compile_module
+from lightning_ding.policy.base.compile import Compiler
+from lightning_ding.utils import compiled
 from lightning_ding.utils.cuda_graphs import MOST_GRAPHS, CudaGraphs
+from tests.datamodules.test_tensor_mode import set_up, short, trainer
 
 
 def noisy(tensors: list[Tensor]) -> list[Tensor]:
@@ -23,9 +28,9 @@ def noisy(tensors: list[Tensor]) -> list[Tensor]:
 class Recorder:
     """Repeats a call with the tensors that were recorded, and writes to the results that were recorded."""
 
-    def __init__(self, error: str = "", added: float = 0.0) -> None:
+    def __init__(self, error: str = "", added: float = 0.0, draws: bool = True) -> None:
         self.recorded: list[Sequence[Tensor]] = []
-        self.error, self.added = error, added
+        self.error, self.added, self.draws = error, added, draws
 
     def __call__(self, code: Any, tensors: Sequence[Tensor]) -> tuple[Callable[[], None], list[Tensor]]:
         if self.error:
@@ -35,8 +40,11 @@ class Recorder:
         results = code(list(tensors))
 
         def replay() -> None:
+            state = torch.get_rng_state()
             for old, new in zip(results, code(list(tensors)), strict=True):
                 old.copy_(new + self.added)
+            if not self.draws:  # each replay has the same random numbers
+                torch.set_rng_state(state)
 
         return replay, results
 
@@ -89,8 +97,9 @@ def test_each_shape_has_its_graph_up_to_a_number_of_them(caplog: pytest.LogCaptu
     [
         (Recorder(error="operation not permitted"), "RuntimeError: operation not permitted"),
         (Recorder(added=1.0), "another result"),
+        (Recorder(draws=False), "drew other random numbers"),
     ],
-    ids=["error", "wrong result"],
+    ids=["error", "wrong result", "same random numbers"],
 )
 def test_what_cannot_be_recorded_is_called_as_it_is(
     recorder: Recorder, text: str, caplog: pytest.LogCaptureFixture
@@ -99,6 +108,33 @@ def test_what_cannot_be_recorded_is_called_as_it_is(
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         check_equal_calls(graphs, [(weight, torch.arange(3.0) + step) for step in range(3)])
     assert [text in line.message for line in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("compiles", [True, "auto", "cuda_graphs"])
+def test_graphs_are_recorded_only_where_the_config_says_so(compiles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+
+    class NotCompiled:
+        def __init__(self, function: Any, tensors: Any, sized: Any, fixed: int, graphs: bool = False) -> None:
+            given.append(graphs)
+            raise RuntimeError("eager code does it")
+
+    for module in (compiled, compile_module):
+        monkeypatch.setattr(module, "Compiled", NotCompiled)
+    policy = short(compile=compiles)
+    if compiles == "auto":
+        policy.updater.compiler = Compiler(policy)  # as in a long run
+    datamodule = set_up(policy, "tensor", "CartPole-v1")
+    datamodule._start()
+    policy.training_step(datamodule._next_round(), 0)
+    datamodule.close()
+    assert given == [compiles == "cuda_graphs"] * 4  # acting, env steps, values and the loss
+
+
+def test_graphs_need_a_cuda_device() -> None:
+    datamodule = RolloutDataModule("CartPole-v1", num_envs=2, max_env_step=8)
+    with pytest.raises(ValueError, match="compile must be True, False or 'auto' on the device cpu, got 'cuda_graphs'"):
+        trainer().fit(short(compile="cuda_graphs"), datamodule)
 
 
 @pytest.mark.gpu

@@ -27,10 +27,11 @@ class TensorsAsNumpy(VectorEnv[Any, Any, Any]):
     Args:
         env: The env, in one of the forms of :mod:`~lightning_ding.envs.tensor.reader`.
         closes: Whether closing this closes the env too.
+        made_with: Description of the arguments that made the env, with which a state has to agree.
     """
 
-    def __init__(self, env: Any, closes: bool = True) -> None:
-        self._closes = closes
+    def __init__(self, env: Any, closes: bool = True, made_with: str = "") -> None:
+        self._closes, self._made_with = closes, made_with
         self.tensors = TensorEnv(env)
         """The envs."""
         self.num_envs = self.tensors.num_envs
@@ -93,10 +94,21 @@ class TensorsAsNumpy(VectorEnv[Any, Any, Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the envs, None before their first reset; see :meth:`TensorEnv.state_dict`."""
         envs = None if self.tensors.obs is None else self.tensors.state_dict()
-        return {"envs": envs, "action_space": self.action_space.np_random.bit_generator.state}
+        made = {"num_envs": self.num_envs, "made_with": self._made_with}
+        return {"envs": envs, "action_space": self.action_space.np_random.bit_generator.state, **made}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            NotPlainError: If it is of another number of envs, or of envs made with other arguments.
+        """
+        from lightning_ding.envs.state.memo import NotPlainError
+
+        for name, now in (("num_envs", self.num_envs), ("made_with", self._made_with)):
+            saved = state.get(name, now)  # older states lack them
+            if saved != now:
+                raise NotPlainError(f"{self.env_name}: {name} must be {saved}, as in the saved state, got {now}")
         if state["envs"] is not None:
             self.tensors.reset()  # so that there is a device, and attributes to set
             self.tensors.load_state_dict(state["envs"])

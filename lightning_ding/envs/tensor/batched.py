@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from lightning_ding.utils.compiled import CompiledFunction
 
 
+NOT_OWN = ("num_envs", "max_episode_steps", "state", "elapsed", "_compiled", "_generator")
+"""Attributes of this class, which are no part of ``own`` in the state of an env."""
+
+
 class BatchedEnv(VectorEnv[Any, Any, Any]):
     """N envs of one kind as tensors on one device, with gymnasium's same-step autoreset.
 
@@ -136,18 +140,25 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
 
     # ------------------------------------------------------------------ compiled steps
 
-    def compile_steps(self) -> CompiledFunction:
+    def compile_steps(self, graphs: bool = False) -> CompiledFunction:
         """Step by compiled code from now on, and return it; the results are the same up to rounding.
 
         An attribute that is set to another value that is no tensor has the code compiled again.
+
+        Args:
+            graphs: Whether calls on a CUDA device are CUDA graphs.
         """
         from lightning_ding.utils.compiled import CompiledFunction
 
-        code = CompiledFunction(f"steps of {type(self).__name__}", functools.partial(_step_of, self))
+        code = CompiledFunction(f"steps of {type(self).__name__}", functools.partial(_step_of, self), graphs=graphs)
         if type(self)._new_states is not BatchedEnv._new_states:
             code.give_up("it has its own _new_states")
         self._compiled = code
         return code
+
+    def step_eagerly(self) -> None:
+        """Step by eager code from now on."""
+        self._compiled = None
 
     def _compiled_step(self, code: CompiledFunction, actions: Tensor) -> tuple[Tensor, ...]:
         own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
@@ -155,8 +166,10 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         found: tuple[Tensor, ...] | None = code({"own": own, "actions": actions, "uniform": uniform})
         if found is None:  # it cannot be compiled, and these random numbers are drawn
             vars(self)["_uniform"] = lambda: uniform
-            found = self._stepped(actions)
-            del vars(self)["_uniform"]
+            try:
+                found = self._stepped(actions)
+            finally:
+                del vars(self)["_uniform"]
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -170,13 +183,22 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that determines the next steps, as tensors."""
-        return {"state": self.state, "elapsed": self.elapsed, "generator": self._generator.get_state()}
+        """Return all that determines the next steps; ``own`` has the attributes that a subclass added."""
+        own = {name: one for name, one in vars(self).items() if name not in NOT_OWN and not _is_constant(one)}
+        return {"state": self.state, "elapsed": self.elapsed, "generator": self._generator.get_state(), "own": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned; of a device of another kind, without the random numbers."""
         self.state, self.elapsed = (state[name].to(self.device, copy=True) for name in ("state", "elapsed"))
-        self._generator.set_state(state["generator"].cpu())
+        for name, value in state.get("own", {}).items():  # older states lack them
+            setattr(self, name, value.to(self.device, copy=True) if isinstance(value, Tensor) else copy.deepcopy(value))
+        generator = state["generator"].cpu()
+        if generator.shape == self._generator.get_state().shape:
+            self._generator.set_state(generator)
+
+
+def _is_constant(value: Any) -> bool:
+    return callable(value) or isinstance(value, (spaces.Space, torch.device, torch.dtype))
 
 
 def _step_of(env: BatchedEnv, batch: dict[str, Any], given: dict[str, Tensor]) -> tuple[Tensor, ...]:

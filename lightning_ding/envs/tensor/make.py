@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lightning_ding.config import closest, require
+from lightning_ding.envs.state.state import describe
 from lightning_ding.envs.tensor.as_numpy import TensorsAsNumpy
 from lightning_ding.envs.tensor.classic import BUILT_IN
 
@@ -69,7 +70,8 @@ def make_tensor_envs(
     )
     number = {"num_envs": num_envs} if takes(maker, "num_envs") else {}
     made = maker(**number, **env_kwargs)
-    envs = TensorsAsNumpy(made, closes=not is_lent)
+    given = {name: value for name, value in env_kwargs.items() if name != "device"}
+    envs = TensorsAsNumpy(made, closes=not is_lent, made_with=describe(given))
     if envs.num_envs != num_envs:
         envs.close()
         allowed = f"{envs.num_envs}, for training and evaluation, because env_id has that many envs"

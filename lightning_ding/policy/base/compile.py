@@ -59,10 +59,12 @@ class Compiler:
 
     Args:
         module: The policy.
+        graphs: Whether calls of compiled code on a CUDA device are CUDA graphs.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, graphs: bool = False) -> None:
         self._module = module
+        self.graphs = graphs
         self._gradients: dict[Any, CompiledGradient | None] = {}
         self.functions: dict[Any, CompiledFunction] = {}
         """Functions of the policy and of its envs without gradient."""
@@ -95,7 +97,9 @@ class Compiler:
             key = getattr(loss, "__func__", loss), id(parameters[0]), len(parameters)
             if key not in self._gradients:
                 is_small = sum(parameter.numel() for parameter in parameters) < SMALLEST
-                self._gradients[key] = None if is_small else CompiledGradient(self._module, loss, parameters)
+                self._gradients[key] = (
+                    None if is_small else CompiledGradient(self._module, loss, parameters, self.graphs)
+                )
             gradient = self._gradients[key]
             return None if gradient is None else gradient(batch)
         except Exception as error:  # whatever the compiler stumbles over; an error of the loss itself comes again
@@ -117,7 +121,7 @@ class Compiler:
             caller = _Caller(self._module, functools.partial(_with_settings, method))
             run = functools.partial(_call_with, caller)
             name, owned = f"calls of {key.__qualname__}", dict(_owned_tensors(caller))
-            function = self.functions[key] = CompiledFunction(name, run, owned, sized)
+            function = self.functions[key] = CompiledFunction(name, run, owned, sized, self.graphs)
         found = function({"obs": obs, "settings": settings})
         return method(obs, **settings) if found is None else found
 
@@ -201,10 +205,13 @@ class CompiledGradient:
         module: Holds every parameter and buffer that the loss reads.
         loss: A function of tensors.
         parameters: The parameters whose gradient is computed.
+        graphs: Whether calls on a CUDA device are CUDA graphs.
     """
 
-    def __init__(self, module: nn.Module, loss: LossFunction, parameters: Sequence[Tensor]) -> None:
-        self._name = getattr(loss, "__name__", "a loss")
+    def __init__(
+        self, module: nn.Module, loss: LossFunction, parameters: Sequence[Tensor], graphs: bool = False
+    ) -> None:
+        self._name, self._graphs = getattr(loss, "__name__", "a loss"), graphs
         self._caller = _Caller(module, loss)
         self._parameters = list(parameters)
         self._codes_of: Counter[Any] = Counter()  # by structure
@@ -256,7 +263,7 @@ class CompiledGradient:
         is_general = structure in self._codes_of and has_one_length(lengths)
         begin = time.perf_counter()
         rank_zero_info(f"compiling an update with {self._name}; the first time on a machine takes some seconds")
-        code = _Code(self._caller, self._parameters, batch, self._kind, is_general)
+        code = _Code(self._caller, self._parameters, batch, self._kind, is_general, self._graphs)
         key = structure, True if is_general else lengths
         self._codes_of[structure] += key not in self._code
         self._code[key] = code
@@ -275,9 +282,18 @@ class _Code:
         batch: An example.
         kind: Description of the tensors of the policy.
         is_general: Whether batches may have another length.
+        graphs: Whether calls on a CUDA device are CUDA graphs.
     """
 
-    def __init__(self, caller: _Caller, parameters: list[Tensor], batch: Batch, kind: Any, is_general: bool) -> None:
+    def __init__(
+        self,
+        caller: _Caller,
+        parameters: list[Tensor],
+        batch: Batch,
+        kind: Any,
+        is_general: bool,
+        graphs: bool,
+    ) -> None:
         self.kind = kind
         self.form: list[Any] = []
         read(batch, self.form)
@@ -309,7 +325,7 @@ class _Code:
 
         leaves = [leaf.contiguous() for leaf in nested.leaves(batch)]
         sized = [False] * len(owned) + [is_general] * len(leaves)
-        self._compiled = Compiled(differentiate, [*state.values(), *leaves], sized, len(owned))
+        self._compiled = Compiled(differentiate, [*state.values(), *leaves], sized, len(owned), graphs)
         places = list(owned.values())
         self._owned = [places[place] for place in self._compiled.used if place < len(owned)]
         self._places = [place - len(owned) for place in self._compiled.used if place >= len(owned)]

@@ -140,9 +140,10 @@ class PolicyConfig:
     )
     IS_MARKED: ClassVar[bool] = True  # a whole config without the mark is of an older version
 
-    compile: bool | Literal["auto"] = False
+    compile: bool | Literal["auto", "cuda_graphs"] = False
     """Compile the loss of an update and its gradient with TorchInductor, and acting in tensor envs; eager where that
-    fails. ``auto`` compiles in fits that make at least 20,000 updates, and not convolutions on a CPU."""
+    fails. ``auto`` compiles in fits that make at least 20,000 updates, and not convolutions on a CPU. ``cuda_graphs``
+    compiles and records the calls as CUDA graphs; experimental, only on a CUDA device."""
     on_non_finite: Literal["raise", "warn", "skip_update"] = "raise"
     """How an update whose loss or gradient is NaN or infinite is treated: ``raise`` skips it and raises an error;
     ``warn`` makes it and logs a warning; ``skip_update`` skips it, up to 100 times in a row. Files that reproduce

@@ -103,9 +103,15 @@ class RewardLearner:
             transitions: Tensors with leading axis S, as they are stored, those of an env in chronological order:
                 ``obs``, ``action``, ``next_obs``, ``reward``, ``env_id``.
         """
-        new: Any = nested.to({name: transitions[name] for name in (*KEPT, "env_id")}, self._policy.device)
+        if self.model.trains_once:
+            return
+        names, kind = (*KEPT, *self.model.needs), self.model.config.type
+        missing = [name for name in names if name not in transitions]
+        allowed = f"None with {type(self._policy).__name__}, whose transitions have no {' and no '.join(missing)}"
+        require(not missing, "reward_model.type", allowed, kind)
+        new: Any = nested.to({name: transitions[name] for name in (*names, "env_id")}, self._policy.device)
         self.model.add(self._seen(new))
-        kept = {name: new[name] for name in KEPT}
+        kept = {name: new[name] for name in names}
         self._window = kept if self._window is None else nested.concatenate([self._window, kept])
         self._new += nested.length(kept)
 
@@ -117,6 +123,9 @@ class RewardLearner:
         Raises:
             NonFiniteError: If a loss or a gradient is not finite, and ``on_non_finite`` is "raise".
         """
+        if self.model.trains_once:
+            self._train_once()
+            return
         if self._window is None:
             return
         self.begin()
@@ -138,6 +147,25 @@ class RewardLearner:
         self._rounds += 1
         if self._rounds % config.clear_buffer_per_iters == 0:
             self.clear_data()
+
+    def _train_once(self) -> None:
+        """Make all updates of a model that learns before the policy does; afterwards, and with a loaded one, none."""
+        policy, model = self._policy, self.model
+        if self._rounds or bool(model.is_trained):
+            self._rounds = 1
+            return
+        self.begin()
+        if not policy.training:
+            policy.train()
+        count, size = model.draw_lessons(policy.rng), model.config.batch_size
+        updates = model.config.update_per_collect or math.ceil(count / size)
+        policy.updater.guard.begin(None)
+        for rows in _passes(count, (updates, size), policy.rng):
+            report = policy.updater.minimise(self.reward_model_loss, model.lesson(rows), self._index, NO_CLIP)
+        policy.updater.guard.end()
+        self._report |= report
+        model.is_trained.fill_(True)
+        self._rounds = 1
 
     def _due_updates(self) -> int:
         """Return the number of updates to make now, the same on every rank."""

@@ -80,10 +80,10 @@ class Updater:
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
         self.compiler: Compiler | None = None
-        if config.compile is True:
+        if config.compile in (True, "cuda_graphs"):
             from lightning_ding.policy.base.compile import Compiler
 
-            self.compiler = Compiler(policy)
+            self.compiler = Compiler(policy, graphs=config.compile == "cuda_graphs")
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
         self._num_ranks, self._has_reducer = 1, False  # in the current fit
@@ -213,6 +213,9 @@ class Updater:
             from lightning_ding.policy.base.compile import automatic_compiler
 
             self.compiler = automatic_compiler(self._policy, self.compiler, trainer.world_size)
+        elif self._compiles == "cuda_graphs":
+            device = self._policy.device
+            require(device.type == "cuda", "compile", f"True, False or 'auto' on the device {device}", self._compiles)
         if trainer.ckpt_path is not None:
             from lightning_ding.policy.base.changed_settings import follow_settings
 

@@ -43,6 +43,8 @@ class RingBuffer(IBuffer):
 
     can_merge: ClassVar[bool] = False
     """Whether :meth:`load_files` takes more than one file."""
+    unit = 1
+    """Number of consecutive transitions that stay together when buffers are merged."""
 
     def __init__(
         self,
@@ -300,7 +302,7 @@ class RingBuffer(IBuffer):
         rows = [one._drawable(one._storage.newest(one._storage.count)) for one in sources]
         numbers = {name: [one._next_number(name) for one in sources] for name in ("env_id", "episode_id")}
         offsets = {name: np.cumsum([0, *of_each]) for name, of_each in numbers.items()}
-        size = max(1, self.config.replay_buffer_size // PARTS)
+        size = max(1, self.config.replay_buffer_size // PARTS // self.unit) * self.unit
         for part in reversed(range(-(-max(map(len, rows)) // size))):  # counted from the newest
             for number, (source, own) in enumerate(zip(sources, rows, strict=True)):
                 some = own[max(0, len(own) - (part + 1) * size) : max(0, len(own) - part * size)]

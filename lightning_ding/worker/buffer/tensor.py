@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -50,8 +50,6 @@ class TensorReplayBuffer(NaiveReplayBuffer):
         (4, torch.Size([2]))
     """
 
-    can_merge: ClassVar[bool] = False
-
     def __init__(
         self,
         cfg: Any,
@@ -60,6 +58,7 @@ class TensorReplayBuffer(NaiveReplayBuffer):
         seed: int | np.random.SeedSequence | None = None,
     ) -> None:
         super().__init__(cfg, seed=seed)
+        self.unit = num_envs
         self._ring = TensorRing(self.config.replay_buffer_size, num_envs, torch.device(device))
         self._storage = cast(Any, self._ring)
         self._ring.generator.manual_seed(int(self._rng.integers(2**63)))
@@ -81,6 +80,12 @@ class TensorReplayBuffer(NaiveReplayBuffer):
         taken = super().load_files(files, seed)
         self._ring.generator.manual_seed(int(self._rng.integers(2**63)))
         return taken
+
+    @override
+    def _loaded(self, file: Path) -> Self:
+        buffer = type(self)(self.config, self._ring.num_envs, "cpu")  # several of them may not fit on the device
+        buffer.load_data(file)
+        return buffer
 
     @override
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
@@ -147,11 +152,12 @@ class TensorRing:
         """Bytes that hold transitions."""
         return sum(column[: self.count].nbytes for column in self.columns.values())
 
-    def push(self, data: Mapping[str, Any]) -> int:
+    def push(self, data: Mapping[str, Any], parts: None = None) -> int:
         """Add K transitions, the steps in order, and in each step those of all envs; of more than C, the newest C.
 
         Args:
             data: Nested tensors with leading axis K.
+            parts: Not used.
 
         Returns:
             K.
@@ -272,5 +278,7 @@ class TensorRing:
             if kind == "column":
                 self.columns[name] = self._room(value)
                 self.columns[name][: len(value)] = value
-        self.generator.set_state(state["tensors"]["generator"])
+        generator = state["tensors"]["generator"]
+        if generator.shape == self.generator.get_state().shape:  # otherwise it is of a device of another kind
+            self.generator.set_state(generator)
         self.count, self.tail, self.push_count = (int(counters[name]) for name in ("count", "tail", "push_count"))

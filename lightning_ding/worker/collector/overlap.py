@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.utils.modes import CollectMode
+from lightning_ding.utils.private_api import copy_tensors
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.collector.base import Call, ISerialCollector
 from lightning_ding.worker.collector.sample import SampleSerialCollector, queue_for
@@ -127,7 +128,7 @@ class KeptWeights:
         if [(one.shape, one.dtype, one.device) for one in now] != [(k.shape, k.dtype, k.device) for k in self._kept]:
             self._kept = [one.detach().clone() for one in now]
         else:
-            torch._foreach_copy_(self._kept, now)
+            copy_tensors(self._kept, now)
 
     def __enter__(self) -> None:
         self._swap()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
+from lightning_ding.envs.tensor.batched import BatchedEnv
 from lightning_ding.envs.tensor.reader import TensorEnv, TensorStep
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import rank_and_world_size
@@ -46,6 +47,8 @@ class TensorCollector(EpisodeStatistics):
     def __init__(self, env: TensorEnv, policy: Any) -> None:
         super().__init__()
         self._env, self._policy = env, policy
+        if isinstance(env.env, BatchedEnv):
+            env.env.step_eagerly()  # an earlier fit may have compiled its steps
         self._has_warned = self._is_compiled = False
         self._table: Any = None  # columns (T, N, ...) of the last rollout, whose memory the next one uses again
 
@@ -94,8 +97,8 @@ class TensorCollector(EpisodeStatistics):
 
     def _act(self, compiler: Any, policy_kwargs: Mapping[str, Any]) -> Any:
         """Act by compiled code, and let envs that can do so step by compiled code as well."""
-        if not self._is_compiled and hasattr(self._env.env, "compile_steps"):
-            compiler.functions["env"] = self._env.env.compile_steps()
+        if not self._is_compiled and isinstance(self._env.env, BatchedEnv):
+            compiler.functions["env"] = self._env.env.compile_steps(compiler.graphs)
         self._is_compiled = True
         return compiler.act(self._obs, policy_kwargs)
 
@@ -221,7 +224,7 @@ class TensorCollector(EpisodeStatistics):
             self._episodes.load_state_dict(under_way["episodes"])
         else:
             begun = from_plain(state["under_way"])["first_episode"]
-            self.skip_episode_ids((int(begun.max()) + 1) * self._env.num_envs)
+            self.skip_episode_ids((int(begun.max()) + 1) * len(begun))
 
 
 def check_policy(policy: Any, datamodule: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import data_equivalence
 
-from lightning_ding.envs.tensor import BatchedEnv
+from lightning_ding.envs.tensor import BatchedEnv, CartPole
 from lightning_ding.envs.tensor.classic import BUILT_IN
 
 N = 64
@@ -107,6 +107,15 @@ def test_envs_reset_one_by_one() -> None:
     torch.testing.assert_close(obs[1], info["final_obs"][1])
     torch.testing.assert_close(obs[1, 0], other[0] + 0.02 * other[1])
     assert env.elapsed.tolist() == [0, 1]
+
+
+def test_state_of_a_device_of_another_kind_continues_with_other_random_numbers() -> None:
+    env, other = CartPole(3), CartPole(3)
+    env.reset(seed=0)
+    other.reset(seed=1)
+    state = {**env.state_dict(), "generator": torch.zeros(16, dtype=torch.uint8)}  # as of a GPU
+    other.load_state_dict(state)
+    assert torch.equal(other.state, env.state)
 
 
 def test_state_continues_an_env_exactly() -> None:

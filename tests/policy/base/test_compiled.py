@@ -91,7 +91,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
     compiled: list[list[bool]] = []
 
     class NotCompiled:
-        def __init__(self, function: Any, tensors: list[Tensor], sized: list[bool], fixed: int) -> None:
+        def __init__(self, function: Any, tensors: list[Tensor], sized: list[bool], fixed: int, graphs: bool) -> None:
             assert not any(tensor.requires_grad for tensor in tensors)
             self.function, self.used = function, list(range(len(tensors)))
             compiled.append(sized)

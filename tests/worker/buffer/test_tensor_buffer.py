@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,13 +197,65 @@ def test_state_is_a_copy_and_other_sizes_are_refused(tmp_path: Path) -> None:
         NaiveReplayBuffer({"replay_buffer_size": 12}).load_state_dict(state)
 
 
-def test_several_files_give_the_first_with_other_draws(tmp_path: Path) -> None:
-    one, drawn = make(), []
-    one.push(tensors(episodes(4)))
-    one.save_data(tmp_path / "buffer.safetensors")
+def saved(folder: Path, pushes: Sequence[int], size: int) -> list[Path]:
+    """Return the files of buffers, of which number i got ``pushes[i]`` steps with rewards from 100 i on."""
+    files = []
+    for number, steps in enumerate(pushes):
+        buffer = make(size)
+        data = episodes(steps, seed=number)
+        data["reward"] = np.arange(steps * N, dtype=np.float32) + 100 * number
+        buffer.push(tensors(data))
+        files.append(folder / f"{number}.safetensors")
+        buffer.save_data(files[-1])
+    return files
+
+
+def test_one_file_is_loaded_with_other_draws(tmp_path: Path) -> None:
+    (file,), drawn = saved(tmp_path, [4], 12), []
     for seed in (0, 1):
         buffer = make()
-        assert buffer.load_files([tmp_path / "buffer.safetensors"] * 2, np.random.SeedSequence(seed)) == 1
-        assert_same(buffer.transitions(), one.transitions())
+        assert buffer.load_files([file], np.random.SeedSequence(seed)) == 1
+        assert buffer.transitions()["reward"].tolist() == list(range(12))
         drawn.append(buffer.sample(10)["reward"])
     assert not torch.equal(*drawn)
+
+
+def test_several_files_are_merged_and_the_newest_steps_of_each_are_kept(tmp_path: Path) -> None:
+    buffer = make(4 * N)
+    assert buffer.load_files(saved(tmp_path, [5, 3], 4 * N), np.random.SeedSequence(0)) == 2
+    # steps 1 to 4 of the first and 0 to 2 of the second, by turns; there is room for four
+    rewards = buffer.transitions()["reward"].view(4, N)
+    assert rewards[:, 0].tolist() == [9, 103, 12, 106]
+    assert (rewards - rewards[:, :1]).tolist() == 4 * [[0, 1, 2]]
+    episode = buffer.transitions()["episode_id"].view(4, N)
+    assert not set(episode[::2].flatten().tolist()) & set(episode[1::2].flatten().tolist())
+    assert buffer.next_episode_id() == int(episode.max()) + 1
+
+
+@pytest.mark.parametrize("n_step", [2, 3])
+def test_returns_in_merged_buffers_leave_no_buffer(n_step: int, tmp_path: Path) -> None:
+    size = 64 * 2 * N  # so that two steps stay together
+    buffer = make(size)
+    buffer.load_files(saved(tmp_path, [6, 6], size), np.random.SeedSequence(0))
+    stored = buffer.transitions()
+    found = buffer._ring.gather(torch.arange(12 * N), n_step, 1.0)
+    over = (stored["terminated"] | stored["truncated"]).view(12, N)
+    reward = stored["reward"].view(12, N)
+    for step in range(12):
+        is_first = step % 2 == 0 and n_step > 1
+        wanted = reward[step] + (reward[step + 1].where(~over[step], 0) if is_first else 0)
+        assert found["reward"].view(12, N)[step].tolist() == wanted.tolist()
+        last = torch.where(over[step], step, step + 1) if is_first else torch.full((N,), step)
+        rows = last * N + torch.arange(N)
+        assert torch.equal(found["next_obs"]["a"].view(12, N, 2)[step], stored["next_obs"]["a"][rows])
+
+
+def test_state_of_a_device_of_another_kind_has_no_random_numbers_for_this_one() -> None:
+    one, other = make(seed=1), make(seed=2)
+    one.push(tensors(episodes(2)))
+    state = one.state_dict()
+    state["tensors"]["generator"] = torch.zeros(16, dtype=torch.uint8)  # as on a GPU
+    before = other._ring.generator.get_state()
+    other.load_state_dict(state)
+    assert torch.equal(other._ring.generator.get_state(), before)
+    assert_same(other.transitions(), one.transitions())
