@@ -35,6 +35,7 @@ NAMES = {
         *("serial_pipeline_gail", "serial_pipeline_offline", "serial_pipeline_onpolicy"),
         *("serial_pipeline_reward_model_offpolicy", "serial_pipeline_reward_model_onpolicy", "serial_pipeline_sqil"),
     ),
+    "entry.agent": ("Agent",),
     "entry.cli": ("main",),
     "entry.collect": ("collect",),
     "entry.enjoy": ("enjoy",),

@@ -30,12 +30,12 @@ def commands(program: str) -> list[str]:
 
 
 def test_readme_has_as_many_examples_as_are_run_here() -> None:
-    assert (len(blocks("python")), len(commands("make")), len(commands("lightning-ding"))) == (3, 2, 7)
+    assert (len(blocks("python")), len(commands("make")), len(commands("lightning-ding"))) == (4, 2, 7)
     assert (len(commands("lightning-ding fit")), len(commands("lightning-ding parallel"))) == (4, 2)
     assert sum(len(block.strip().splitlines()) for block in blocks("bash")) == 9
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_python_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(blocks("python")[number].replace("50_000", "1_000"))

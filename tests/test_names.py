@@ -24,6 +24,7 @@ ARGUMENTS = {
     "cur_learner_iter": "an argument of a buffer's sample",
     "record_train_iter": "an argument of DI-engine's online_logger",
     "trained_env_step": "an attribute of DI-engine's offline context",
+    "env_steps": "a number of further env steps, as Agent.train(env_steps=...) counts them",
     "learner_step": "an entry of a commander's and a learner's info",
     "policy_iter": "an entry of a collector's metadata",
     "IS_weight_anneal_train_iter": "a key of DI-engine's configs of the deque buffer",

@@ -17,8 +17,8 @@ from typing import Any
 
 ROOT = "ding"
 PACKAGES = (
-    *("config", "data", "entry", "envs", "framework", "model", "policy", "reward_model", "rl_utils", "torch_utils"),
-    *("utils", "worker"),
+    *("bonus", "config", "data", "entry", "envs", "framework", "model", "policy", "reward_model", "rl_utils"),
+    *("torch_utils", "utils", "worker"),
 )
 """Packages of DI-engine that have a module of this package."""
 ELSEWHERE = "docs/from_di_engine.md lists what is"

@@ -66,7 +66,7 @@ def _parser() -> CommandParser:
 
 
 def collect(
-    ckpt: str | Path | None = None,
+    ckpt: str | Path | Policy[Any] | None = None,
     out: str = "",
     n_episode: int = 100,
     greedy: bool = False,
@@ -77,11 +77,12 @@ def collect(
     seed: int = 0,
     import_names: Sequence[str] = (),
     noise: Sequence[float] = (),
+    n_sample: int = 0,
 ) -> Dataset:
     """Play whole episodes with the policy of a checkpoint, write them, and return them.
 
     Args:
-        ckpt: Checkpoint of a run; None with ``random``.
+        ckpt: Checkpoint of a run, or a policy that was trained in this program; None with ``random``.
         out: Path that ends in ``.npz``, or id of a new Minari data set.
         n_episode: Number of episodes, >= 1.
         greedy: Act as in evaluations, without exploration.
@@ -94,6 +95,7 @@ def collect(
             and the wrappers of the run.
         noise: Shares of random actions, from the largest to the smallest, in [0, 1]; ``n_episode`` episodes are
             written for each of them, in this order. Empty means none.
+        n_sample: Least number of transitions; as many episodes as this takes are added.
 
     Raises:
         ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy acts on
@@ -107,6 +109,7 @@ def collect(
     require(not (greedy and random), "greedy", "False with random actions", greedy)
     check_noise("noise", noise)
     require(not (noise and random), "noise", "left out with random actions", noise)
+    require(not (noise and n_sample), "n_sample", "left out with noise, which counts episodes", n_sample)
     check_target(out)
     import_modules(import_names)
     if policy is not None:
@@ -125,7 +128,10 @@ def collect(
             found.seed(seeds)
             mode, name = found.collect_mode, type(found).__name__
             mode = greedy_mode(found) if greedy else mode
-        episodes = play_with_noise(mode, env, n_episode, noise, seed) if noise else play_episodes(mode, env, n_episode)
+        if noise:
+            episodes = play_with_noise(mode, env, n_episode, noise, seed)
+        else:
+            episodes = play_episodes(mode, env, n_episode, n_sample)
         save_dataset(episodes, out, _Played(env, arguments, env_id), name)
         columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
         return Dataset(columns, env.single_observation_space, env.single_action_space)
@@ -163,13 +169,17 @@ def _check_acts_alone(policy: type[Policy[Any]]) -> None:
     require(not getattr(policy, "acts_on_reward", False), "policy", allowed, policy.__name__)
 
 
-def play_episodes(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:
-    """Return whole episodes."""
+def play_episodes(
+    mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int, n_sample: int = 0
+) -> list[dict[str, Any]]:
+    """Return ``n_episode`` whole episodes, and more until they have ``n_sample`` transitions."""
     collector: Any = create_serial_collector(
         {"type": "episode"}, env=env, policy=mode._replace(process_transition=_step)
     )
     with torch.no_grad():
         episodes: list[dict[str, Any]] = collector.collect(n_episode)
+        while sum(len(one["reward"]) for one in episodes) < n_sample:
+            episodes += collector.collect(n_episode)
     return episodes
 
 

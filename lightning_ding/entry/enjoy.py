@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def enjoy(
-    ckpt: str | Path,
+    ckpt: str | Path | Policy[Any],
     episodes: int = 1,
     video: str | None = None,
     stochastic: bool = False,
@@ -56,11 +56,12 @@ def enjoy(
     env_id: str | None = None,
     policy: str | None = None,
     import_names: Sequence[str] = (),
+    shown: bool = True,
 ) -> list[tuple[float, Path | None]]:
     """Play whole episodes with the policy of a checkpoint, in a window or for a video.
 
     Args:
-        ckpt: Checkpoint of a run, or a safetensors file of a policy.
+        ckpt: Checkpoint of a run, a safetensors file of a policy, or a policy that was trained in this program.
         episodes: Number of episodes, >= 1.
         video: Path of a video, which ends in .mp4 or .gif; None shows a window.
         stochastic: Explore as in training; otherwise act as in evaluations.
@@ -69,6 +70,7 @@ def enjoy(
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
         import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
             and the wrappers of the run.
+        shown: Whether there is a window without a video.
 
     Returns:
         The return of each episode, and the path of its video.
@@ -85,7 +87,7 @@ def enjoy(
         import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
     loaded = load(ckpt, policy, import_names)
     described = as_single(env_of_run(loaded.trained_in, env_id, evaluation=True, trusted=import_names))
-    env = make_env(described, "human" if video is None else "rgb_array")
+    env = make_env(described, "rgb_array" if video is not None else "human" if shown else None)
     try:
         loaded.build(env.observation_space, env.action_space)
         loaded.seed(np.random.SeedSequence([seed, 1]))
@@ -96,16 +98,16 @@ def enjoy(
         env.close()
 
 
-def make_env(described: EnvOfRun, render_mode: str) -> gym.Env[Any, Any]:
-    """Return one env of a run that renders itself.
+def make_env(described: EnvOfRun, render_mode: str | None) -> gym.Env[Any, Any]:
+    """Return one env of a run that renders itself; None for one that does not.
 
     Raises:
         ValueError: If it does not have the render mode.
     """
     import_modules(described.import_names)
-    kwargs = {**described.env_kwargs, "render_mode": render_mode}
+    kwargs = {**described.env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
     env = EnvMaker(find_env(described.env), find_wrappers(described.wrappers), kwargs)()
-    if env.render_mode != render_mode:
+    if render_mode not in (None, env.render_mode):
         known = env.metadata.get("render_modes")
         env.close()
         raise ValueError(f"the env must have the render mode {render_mode!r}, but {described.env!r} has {known}")

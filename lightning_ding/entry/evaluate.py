@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def evaluate(
-    ckpt: str | Path,
+    ckpt: str | Path | Policy[Any],
     episodes: int = 100,
     stochastic: bool = False,
     seed: int = 0,
@@ -75,7 +75,7 @@ def evaluate(
     """Play whole episodes with the policy of a checkpoint, and return their statistics.
 
     Args:
-        ckpt: Checkpoint of a run, or a safetensors file of a policy.
+        ckpt: Checkpoint of a run, a safetensors file of a policy, or a policy that was trained in this program.
         episodes: Number of episodes E, >= 1.
         stochastic: Explore as in training; otherwise act as in evaluations.
         seed: Seed of the episodes and of the exploration, >= 0.

@@ -46,13 +46,13 @@ class EnvOfRun(NamedTuple):
         return num_envs if self.mode == NATIVE else min(num_envs, episodes)
 
 
-def load(ckpt: str | Path, name: str | None = None, import_names: Sequence[str] = ()) -> Policy[Any]:
-    """Return the policy of a checkpoint or of a safetensors file, as :func:`load_policy` does.
+def load(ckpt: str | Path | Policy[Any], name: str | None = None, import_names: Sequence[str] = ()) -> Policy[Any]:
+    """Return the policy of a checkpoint or of a safetensors file, as :func:`load_policy` does, or the given one.
 
     Modules that the file names are not imported for this, because a file is data.
 
     Args:
-        ckpt: The file.
+        ckpt: The file, or a policy of this program.
         name: Name or dotted path of the policy; None reads it from the file.
         import_names: Modules to import first, which register policies, networks or encoders.
 
@@ -61,8 +61,10 @@ def load(ckpt: str | Path, name: str | None = None, import_names: Sequence[str] 
         NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered.
         ImportError: If a module cannot be imported.
     """
-    require(Path(ckpt).is_file(), "ckpt", "the path of a checkpoint", str(ckpt))
     import_modules(import_names)
+    if isinstance(ckpt, Policy):
+        return ckpt
+    require(Path(ckpt).is_file(), "ckpt", "the path of a checkpoint", str(ckpt))
     with naming_the_option():
         return load_policy(ckpt, None if name is None else policy_class(name))
 
@@ -112,6 +114,35 @@ def env_of_run(
     if env_id is None:
         return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}), modules, NATIVE if is_native else "sync")
     return EnvOfRun(found, _of_single_envs(wrappers) if is_native else tuple(wrappers), {}, modules)
+
+
+ENV_ARGUMENTS = (
+    *("env_id", "eval_env_id", "wrappers", "train_wrappers", "eval_wrappers", "env_kwargs", "eval_env_kwargs"),
+)
+"""Arguments of a datamodule that describe its envs."""
+
+
+def check_envs(arguments: Mapping[str, Any], trusted: Sequence[str] = ()) -> None:
+    """Check all names of envs and wrappers among arguments of a datamodule that come from a file.
+
+    Args:
+        arguments: The arguments.
+        trusted: Modules whose functions and classes the file may name; see :func:`_check_names`.
+
+    Raises:
+        NotRegisteredError: If the file names code that the program has not imported, or that makes no env.
+    """
+    with naming_the_option():
+        check_imported({"data": {"import_names": list(as_list(arguments.get("import_names") or ()))}})
+    given = [arguments.get(name) for name in ENV_ARGUMENTS]
+    names = [one for value in given[:5] if value for one in as_list(value)]
+    _check_names(names, {"env_kwargs": given[5:]}, trusted)
+
+
+def modules_of(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the imported modules that the arguments of a datamodule name, which the program trusts if it gave them."""
+    texts = _texts([arguments.get(name) for name in ENV_ARGUMENTS])
+    return sorted({module for text in texts if (module := _module_and_name(text)[0]) in sys.modules})
 
 
 def _check_names(names: Sequence[Any], env_kwargs: Mapping[str, Any], trusted: Sequence[str]) -> None:

@@ -47,7 +47,7 @@ def test_unknown_name_is_one_error() -> None:
         exec("from ding.policy.qmix import QMIXPolicy")
     with pytest.raises(ImportError, match=r"^np of ding.policy is not available"):
         exec("from ding.policy import np")
-    with pytest.raises(ImportError, match=r"^ding.league is not available in lightning_ding, which has ding.config, "):
+    with pytest.raises(ImportError, match=r"^ding.league is not available in lightning_ding, which has ding.bonus, "):
         importlib.import_module("ding.league")
     assert not hasattr(importlib.import_module("ding.policy"), "__wrapped__")
 

@@ -12,6 +12,7 @@ from tests.test_docs import ROOT
 GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
 PAGES = {
     "index.md",
+    "agent.md",
     "curriculum.md",
     "auxiliary_losses.md",
     "from_cleanrl.md",
