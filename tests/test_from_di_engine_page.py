@@ -71,7 +71,7 @@ def test_blocks_before_need_only_other_imports() -> None:
     lines = re.findall(r"^from (ding[\w.]*) import", PAGE, flags=re.MULTILINE)
     assert len(lines) == 27
     assert set(lines) <= set(MODULES)
-    assert "import ding" not in PAGE
+    assert "\nimport ding" not in PAGE
 
 
 def test_config_runs_from_python() -> None:
