@@ -60,7 +60,7 @@ def run(code: str) -> dict[str, Any]:
 
 def test_page_has_as_many_blocks_as_are_run_here() -> None:
     number = {title: len(blocks("python", part)) for title, part in BY_TITLE.items()}
-    run_here = {"Running a config": 3, "Imports": 1, "An agent": 1, "A script": 1, "A policy": 4}
+    run_here = {"Running a config": 3, "Imports": 1, "An agent": 1, "A script": 1, "A task": 1, "A policy": 4}
     run_here |= {"An env": 2, "A hook": 2, "A config": 1}
     assert {title: one for title, one in number.items() if one and title != "Checkpoints"} == run_here
     assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [3, 1]
@@ -69,9 +69,9 @@ def test_page_has_as_many_blocks_as_are_run_here() -> None:
 
 def test_blocks_before_need_only_other_imports() -> None:
     lines = re.findall(r"^from (ding[\w.]*) import", PAGE, flags=re.MULTILINE)
-    assert len(lines) == 18
+    assert len(lines) == 27
     assert set(lines) <= set(MODULES)
-    assert "import ding" not in PAGE
+    assert "\nimport ding" not in PAGE
 
 
 def test_config_runs_from_python() -> None:
@@ -116,12 +116,19 @@ def test_script_runs() -> None:
     assert Path("script/total_config.py").is_file()
 
 
+def test_task_runs_its_middleware() -> None:
+    run(python_of("A task")[0])
+    assert {"eval.pth.tar", "final.pth.tar"} <= {file.name for file in Path("task/ckpt").iterdir()}
+    assert Path("task/result.json").is_file()
+
+
 def test_line_before_a_script_lets_its_imports_find_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     run(python_of("Imports")[0])
     as_ding: Any = sys.modules["lightning_ding.di_engine.as_ding"]
     as_ding.install()  # it was imported before, perhaps with another list of finders
-    assert {"ding." + name for name in as_ding.PACKAGES} | {"ding.utils.data"} == MODULES.keys()
+    below = {"ding.utils.data", "ding.framework.context", "ding.framework.middleware"}
+    assert {"ding." + name for name in as_ding.PACKAGES} | below == MODULES.keys()
     assert all(as_ding.home_of(name).__name__ == home for name, home in MODULES.items())
 
 

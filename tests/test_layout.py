@@ -17,6 +17,7 @@ OF_DING = (
     "data",
     "entry",
     "envs",
+    "framework/task",
     "model",
     "policy",
     "reward_model",

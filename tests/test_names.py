@@ -22,6 +22,8 @@ ARGUMENTS = {
     "collector_envstep": "an attribute of the learner",
     "cur_collector_envstep": "an argument of a buffer's push",
     "cur_learner_iter": "an argument of a buffer's sample",
+    "record_train_iter": "an argument of DI-engine's online_logger",
+    "trained_env_step": "an attribute of DI-engine's offline context",
     "env_steps": "a number of further env steps, as Agent.train(env_steps=...) counts them",
     "learner_step": "an entry of a commander's and a learner's info",
     "policy_iter": "an entry of a collector's metadata",

@@ -1,11 +1,13 @@
 """DI-engine's buffer of ``ding.data``, which stores any objects.
 
-A buffer for the loop of a script that learns from transitions is in :mod:`lightning_ding.di_engine.worker`.
+A buffer for the loop of a script that learns from transitions is in :mod:`lightning_ding.di_engine.worker`. Data sets
+and the middleware of buffers are in :mod:`lightning_ding.di_engine.framework`.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import random
 from collections import OrderedDict
@@ -14,8 +16,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_ding.config import require
+from lightning_ding.utils.foreign import attach
 
-__all__ = ["Buffer", "BufferedData", "DequeBuffer"]
+_HOMES = {
+    **dict.fromkeys(("OfflineDataset", "create_dataset", "offline_data_save_type"), "di_engine.framework.offline"),
+    **dict.fromkeys(
+        ("PriorityExperienceReplay", "sample_range_view", "use_time_check"), "di_engine.framework.buffer_middleware"
+    ),
+    **dict.fromkeys(("FileModelLoader", "FileStorageLoader"), "di_engine.framework.task"),
+}
+__all__ = ["Buffer", "BufferedData", "DequeBuffer", *_HOMES]
+_others = attach(__name__, _HOMES)[0]
+
+
+def __getattr__(name: str) -> Any:
+    return _others(name)
+
+
+def _through_middleware(method: Any) -> Any:
+    """Let the middleware of a buffer stand before a method, the first one before the others."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chain = functools.partial(method, self)
+        for one in reversed(self.middleware):
+            chain = functools.partial(one, method.__name__, chain)
+        return chain(*args, **kwargs)
+
+    return call
 
 
 @dataclass
@@ -32,7 +60,7 @@ class DequeBuffer:
 
     Args:
         size: Number of objects, >= 1.
-        sliced: Only False: windows of groups start anywhere.
+        sliced: Let windows of groups start only at multiples of their length, rather than anywhere.
 
     Example:
         >>> buffer = DequeBuffer(size=2)
@@ -44,11 +72,23 @@ class DequeBuffer:
 
     def __init__(self, size: int, sliced: bool = False) -> None:
         require(size >= 1, "size", ">= 1", size)
-        require(not sliced, "sliced", "False: windows of groups start anywhere", sliced)
-        self.size = size
+        self.size, self.sliced = size, sliced
+        self.middleware: list[Callable[..., Any]] = []
         self._stored: OrderedDict[str, BufferedData] = OrderedDict()
         self._numbers = itertools.count()
 
+    def use(self, func: Callable[..., Any]) -> DequeBuffer:
+        """Add a middleware: a function of an action, the rest of the chain, and the arguments of the action."""
+        self.middleware.append(func)
+        return self
+
+    def view(self) -> DequeBuffer:
+        """Return a buffer of the same entries, to which further middleware can be added."""
+        other = copy.copy(self)
+        other._stored, other._numbers = self._stored, self._numbers
+        return other
+
+    @_through_middleware
     def push(self, data: Any, meta: Mapping[str, Any] | None = None) -> BufferedData:
         """Store an object and return its entry; the oldest one leaves a full buffer."""
         entry = BufferedData(data, str(next(self._numbers)), dict(meta or {}))
@@ -57,6 +97,7 @@ class DequeBuffer:
             self._stored.popitem(last=False)
         return entry
 
+    @_through_middleware
     def sample(
         self,
         size: int | None = None,
@@ -90,13 +131,14 @@ class DequeBuffer:
         wanted = size or 0
         among: list[Any] = list(self._stored.values())[sample_range or slice(None)]
         if groupby is not None:
-            among = _groups(among, groupby, unroll_len)
+            among = _groups(among, groupby, unroll_len, self.sliced)
         if replace and among:
             return random.choices(among, k=wanted)
         allowed = f"at most {len(among)}, as many as there are"
         require(len(among) >= wanted or ignore_insufficient, "size", allowed, size)
         return random.sample(among, min(wanted, len(among)))
 
+    @_through_middleware
     def update(self, index: str, data: Any = None, meta: Mapping[str, Any] | None = None) -> bool:
         """Replace what is given of an entry, and return whether there is one of this id."""
         entry = self._stored.get(index)
@@ -106,6 +148,7 @@ class DequeBuffer:
         self._stored[index] = BufferedData(new_data, index, entry.meta if meta is None else dict(meta))
         return True
 
+    @_through_middleware
     def delete(self, indices: str | Sequence[str]) -> None:
         """Remove the entries of some ids; others are ignored."""
         for one in [indices] if isinstance(indices, str) else indices:
@@ -119,6 +162,7 @@ class DequeBuffer:
         """Return the number of entries."""
         return len(self._stored)
 
+    @_through_middleware
     def clear(self) -> None:
         """Remove all entries."""
         self._stored.clear()
@@ -127,9 +171,10 @@ class DequeBuffer:
         return iter(list(self._stored.values()))
 
     def __copy__(self) -> DequeBuffer:
-        other = type(self)(self.size)
+        other = type(self)(self.size, self.sliced)
         other._stored = copy.copy(self._stored)
         other._numbers = copy.copy(self._numbers)
+        other.middleware = list(self.middleware)
         return other
 
 
@@ -137,7 +182,10 @@ Buffer = DequeBuffer
 
 
 def _groups(
-    entries: Sequence[BufferedData], groupby: str | Callable[[BufferedData], Any], unroll_len: int | None
+    entries: Sequence[BufferedData],
+    groupby: str | Callable[[BufferedData], Any],
+    unroll_len: int | None,
+    sliced: bool,
 ) -> list[list[BufferedData]]:
     """Return the entries by groups, or a random window of each group that is long enough."""
     found: dict[Any, list[BufferedData]] = {}
@@ -145,5 +193,7 @@ def _groups(
         found.setdefault(groupby(one) if callable(groupby) else one.meta.get(groupby), []).append(one)
     if unroll_len is None:
         return list(found.values())
-    starts = {name: random.randint(0, len(one) - unroll_len) for name, one in found.items() if len(one) >= unroll_len}
-    return [found[name][start : start + unroll_len] for name, start in starts.items()]
+    step = unroll_len if sliced else 1
+    long = [one for one in found.values() if len(one) >= unroll_len]
+    starts = [random.randrange(0, len(one) - unroll_len + 1, step) for one in long]
+    return [one[start : start + unroll_len] for one, start in zip(long, starts, strict=True)]

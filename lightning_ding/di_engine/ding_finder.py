@@ -17,8 +17,8 @@ from typing import Any
 
 ROOT = "ding"
 PACKAGES = (
-    *("bonus", "config", "data", "entry", "envs", "model", "policy", "reward_model", "rl_utils", "torch_utils"),
-    *("utils", "worker"),
+    *("bonus", "config", "data", "entry", "envs", "framework", "model", "policy", "reward_model", "rl_utils"),
+    *("torch_utils", "utils", "worker"),
 )
 """Packages of DI-engine that have a module of this package."""
 ELSEWHERE = "docs/from_di_engine.md lists what is"
@@ -52,6 +52,8 @@ def find(module: str, name: str) -> Any:
         ImportError: QMIXPolicy of ding.policy.qmix is not available in lightning_ding; docs/from_di_engine.md lists ...
     """
     home = home_of(module)
+    if name in getattr(home, "REFUSED", ()):
+        raise ImportError(f"{name} of {module} is not available in lightning_ding: {home.REFUSED[name]}")
     if name not in home.__all__:
         raise ImportError(f"{name} of {module} is not available in lightning_ding; {ELSEWHERE}")
     return getattr(home, name)
@@ -70,6 +72,7 @@ class _Names(Loader):
             module.__dict__.update(__version__="0.5.3", __all__=list(PACKAGES))
             return
         home = home_of(full)
+        module.__class__ = _Package
 
         def look_up(name: str) -> Any:
             if name.startswith("__"):
@@ -77,6 +80,14 @@ class _Names(Loader):
             return find(full, name)
 
         module.__dict__.update(__getattr__=look_up, __dir__=lambda: sorted(home.__all__), __all__=list(home.__all__))
+
+
+class _Package(ModuleType):
+    """A module whose names go before its modules of the same name, such as ``task`` of ``ding.framework``."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in self.__all__):
+            super().__setattr__(name, value)
 
 
 def _is_theirs(name: str) -> bool:

@@ -85,5 +85,7 @@ def arguments(family: str, given: Mapping[str, Any]) -> dict[str, Any]:
             made[name] = value
             continue
         made |= translate_key(name, value, keys, KEYS[family][name], family, False, Notes())
+    if family == CLASSES["ContinuousQAC"]:
+        made["model.action_space"] = "reparameterization"
     section = deep_merge(implied(family).get("model", {}), nested(made)["model"])
     return network_section(section)

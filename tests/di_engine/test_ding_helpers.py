@@ -339,8 +339,11 @@ def test_buffer_of_any_objects() -> None:
     assert not buffer.update("none")
     with pytest.raises(ValueError, match="unroll_len must be None without groupby, got 2"):
         buffer.sample(1, unroll_len=2)
-    with pytest.raises(ValueError, match="sliced must be False"):
-        data.DequeBuffer(3, sliced=True)
+    windows = data.DequeBuffer(8, sliced=True)
+    for number in range(7):
+        windows.push(number, {"kind": 0})
+    drawn = [windows.sample(1, groupby="kind", unroll_len=3)[0] for _ in range(30)]
+    assert {tuple(one.data for one in window) for window in drawn} == {(0, 1, 2), (3, 4, 5)}
     buffer.delete(ids[1])
     assert [one.data for one in buffer] == [2, 9]
 
