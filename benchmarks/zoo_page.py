@@ -137,7 +137,9 @@ def data_option(name: str, algorithm: str) -> str:
     """
     if algorithm in offline.ALGORITHMS:
         return f"--data.dataset {offline.file_of(offline.ALGORITHMS[algorithm])}"
-    proof = PROOFS[PROOF_OF.get(name, name)]
+    proof = PROOFS.get(PROOF_OF.get(name, name))
+    if proof is None:  # not measured yet
+        return ""
     if proof.expert is not None:
         return f"--model.cfg.reward_model.data_path {offline.file_of(proof.expert)}"
     return "" if proof.demonstrations is None else f"--data.demonstrations {offline.file_of(proof.demonstrations)}"
@@ -152,7 +154,7 @@ def runs_of(name: str, folder: Path) -> list[Run]:
     """
     proof = PROOF_OF.get(name, name)
     record = learn.read(proof, folder)
-    is_same = record.get("budget") == PROOFS[proof].budget
+    is_same = proof in PROOFS and record.get("budget") == PROOFS[proof].budget
     return learn.kept_runs(record, proof, "ours") if is_same else []
 
 

@@ -41,7 +41,7 @@ FIXED = frozenset(
             "eval_wrappers",
             "eval_env_id",
         ),
-        *("eval_env_kwargs", "import_names", "info_keys", "monitor", "eval_every", "checkpoint_every"),
+        *("eval_env_kwargs", "import_names", "info_keys", "monitor", "eval_every", "checkpoint_every", "overlap"),
         *("norm_obs", "norm_reward", "demonstrations"),
     }
 )

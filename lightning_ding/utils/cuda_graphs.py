@@ -35,7 +35,7 @@ class CudaGraphs:
     Args:
         code: The function.
         is_fixed: Whether each argument stays in its memory from call to call.
-        record: Records a call, and returns what repeats it and its results; see :func:`record`.
+        record: Records a call, and returns what repeats it and its results; None for ``torch.cuda.graph``.
     """
 
     def __init__(self, code: Code, is_fixed: Sequence[bool], record: Any = None) -> None:

@@ -34,7 +34,7 @@ def test_files_and_missing_names_are_counted(sources: Path) -> None:
         "env files": (1, 1),
         "main, eval and deploy scripts": (1, 2),
         "policy sources": (0, 1),
-        "examples": (0, 1),
+        "examples": (1, 1),
     }
     missing = found["main, eval and deploy scripts"].files["dizoo/toy/entry/toy_dqn_main.py"]
     assert missing == [("ding.policy", "QMIXPolicy")]

@@ -70,6 +70,13 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "vac of images": ("vac", {**SMALL_IMAGES, "share_encoder": False, "layer_norm": True}, of_images),
     "continuous_qac": ("continuous_qac", {"action_shape": 2, "with_value": True}, actor_and_critics),
     "discrete_qac": ("discrete_qac", {}, lambda model: [model.compute_actor(OBS), model.compute_critic(OBS)]),
+    "bdq": ("bdq", {"action_shape": [2, 3]}, logit),
+    "sqn": ("sqn", {}, logit),
+    "ppg": (
+        "ppg",
+        {"action_space": "discrete"},
+        lambda model: [model(OBS, "compute_actor_critic"), model.compute_auxiliary(OBS)],
+    ),
     "dt": ("dt", {"embed_dim": 4, "n_blocks": 1}, transformed),
 }
 EVERY = pytest.mark.parametrize("name", NETWORKS)

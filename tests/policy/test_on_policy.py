@@ -113,6 +113,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.core.type": ({}, "gru"),
     "model.core.hidden_size": ({}, 8),
     "model.core.num_layers": ({}, 2),
+    "model.core.residual": ({}, True),
     "deterministic_eval": ({}, False),
     "model.obs_shape": ({}, 4),
     "model.action_shape": ({}, 3),

@@ -20,8 +20,8 @@ from lightning_ding.policy import SACPolicy, create_policy
 from lightning_ding.worker.players import check_players
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING
 
-NAMES = ["ppo", "a2c", "sac", "cql", "calql", "tqc"]
-ON_POLICY = ("ppo", "a2c")
+NAMES = ["ppo", "a2c", "ppg", "sac", "cql", "calql", "tqc"]
+ON_POLICY = ("ppo", "a2c", "ppg")
 OBS = torch.linspace(-1, 1, 12).reshape(4, 3)
 BOX, TORQUES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
 
@@ -159,7 +159,9 @@ def test_entropy_and_density_train_the_deviations_of_the_weights() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS | WITHOUT_COLLECTING if name not in NAMES])
 def test_policies_without_such_noise_name_those_that_have_it(name: str) -> None:
-    with pytest.raises(ValueError, match=r"model.use_sde' does not exist here: ppo, a2c, sac, cql and tqc explore"):
+    with pytest.raises(
+        ValueError, match=r"model.use_sde' does not exist here: ppo, a2c, ppg, sac, cql and tqc explore"
+    ):
         create_policy({"type": name, "model": {"use_sde": True}})
 
 
