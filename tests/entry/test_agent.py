@@ -221,7 +221,7 @@ def test_mistakes_are_one_line(small: Config) -> None:
     with pytest.raises(ValueError, match=r"^unknown option 'numenvs' of ReplayDataModule; did you mean 'num_envs'"):
         make(small, numenvs=2)
     with pytest.raises(ValueError, match=r"^unknown option 'acelerator' of the Trainer; did you mean 'accelerator'"):
-        make(small, trainer={"acelerator": "cpu"})
+        make(small, trainer={"acccelerator": "cpu"})
     with pytest.raises(ValueError, match=r"^unknown config key 'learn.batchsize'; did you mean 'learn.batch_size'"):
         make({"learn.batchsize": 2})
     with pytest.raises(ValueError, match=r"^exp_name must be None with a logger of your own, got 'x'"):
