@@ -220,7 +220,7 @@ def test_mistakes_are_one_line(small: Config) -> None:
         Agent("cql", "Pendulum-v1")
     with pytest.raises(ValueError, match=r"^unknown option 'numenvs' of ReplayDataModule; did you mean 'num_envs'"):
         make(small, numenvs=2)
-    with pytest.raises(ValueError, match=r"^unknown option 'acelerator' of the Trainer; did you mean 'accelerator'"):
+    with pytest.raises(ValueError, match=r"^unknown option 'acccelerator' of the Trainer; did you mean 'accelerator'"):
         make(small, trainer={"acccelerator": "cpu"})
     with pytest.raises(ValueError, match=r"^unknown config key 'learn.batchsize'; did you mean 'learn.batch_size'"):
         make({"learn.batchsize": 2})
