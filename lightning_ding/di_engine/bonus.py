@@ -66,7 +66,7 @@ PPOF_DEFAULTS = {
 
 @dataclass
 class TrainingReturn:
-    """What ``train`` returns."""
+    """The result of ``train``."""
 
     wandb_url: str
     """Empty: nothing is sent to W&B."""
@@ -74,7 +74,7 @@ class TrainingReturn:
 
 @dataclass
 class EvalReturn:
-    """What ``deploy`` and ``batch_evaluate`` return."""
+    """The result of ``deploy`` and ``batch_evaluate``."""
 
     eval_value: np.float32
     """Mean return."""

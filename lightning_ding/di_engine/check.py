@@ -41,7 +41,7 @@ class Checked:
     cause: str
     """``"runs"``, ``"missing KIND"`` for what this machine lacks, or one of ``CAUSES`` or ``"other"``."""
     reason: str
-    """One line about the first thing that stands in the way; empty if the config runs."""
+    """The first reason why the config does not run, in one line; empty if it runs."""
 
 
 def config_files(paths: Iterable[str | Path]) -> Iterator[Path]:

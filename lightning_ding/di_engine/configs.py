@@ -47,8 +47,8 @@ class Missing(ValueError):  # noqa: N818 - a complete config, no error in it
     """A config that this package can run lacks a package or a file on this machine.
 
     Args:
-        text: What is missing and how to get it.
-        kind: What kind of thing it is: ``"env"``, ``"data set"`` or ``"checkpoint"``.
+        text: A sentence that names the missing thing and says how to get it.
+        kind: Its kind: ``"env"``, ``"data set"`` or ``"checkpoint"``.
     """
 
     def __init__(self, text: str, kind: str) -> None:

@@ -27,7 +27,7 @@ TRAJECTORIES = (
     "np.savez('{npz}', timeouts=np.concatenate([[0] * (len(t['rewards']) - 1) + [1] for t in d]), "
     "**{{k: np.concatenate([t[k] for t in d]) for k in d[0]}})"
 )
-"""What turns a list of DI-engine's transitions, or of D4RL's trajectories, into a file that is read here."""
+"""Code that turns a list of DI-engine's transitions, or of D4RL's trajectories, into a file that is read here."""
 
 
 def find_data_set(name: str, path: Any, hint: str, saves: str = TRANSITIONS) -> str:
@@ -38,7 +38,7 @@ def find_data_set(name: str, path: Any, hint: str, saves: str = TRANSITIONS) -> 
         path: Path of a file or of a folder with ``expert_data.npz``, or id of a Minari data set. In place of a pickled
             file, an ``.npz`` file of the same name next to it is used.
         hint: Advice for the error if there is no such file.
-        saves: What converts a pickled file: ``TRANSITIONS`` or ``TRAJECTORIES``.
+        saves: Code that converts a pickled file: ``TRANSITIONS`` or ``TRAJECTORIES``.
 
     Raises:
         ValueError: If ``path`` has another ending and is no id of Minari.

@@ -50,7 +50,7 @@ class Need:
 
     Args:
         module: Name of the module to import; empty if the env does not run with this package at all.
-        text: What is needed and how to get it.
+        text: A sentence that names the package and says how to install it.
     """
 
     module: str

@@ -1,4 +1,4 @@
-"""DI-engine's env types that need a package of their own, and those that do not run here.
+"""DI-engine's env types that need another package, and those that do not run here.
 
 A function for each type reads the entries of the section, as those of :mod:`known_envs`. Where this differs: MiniGrid's
 episodes are truncated at ``max_step`` and at their own limit, the images of DeepMind's tasks are bytes, and an end of

@@ -172,12 +172,17 @@ def _run(
         return data_set_run(described, cfg, given, envs, data["seed"], max_train_iter, notes)
     demonstrations = demonstrations_of(keys) if family == "dqfd" else {}
     if is_sqil:
-        demonstrations = demonstrations_of_sqil(expert["collect.data_path"])
-        notes.translated.append("serial_pipeline_sqil -> demonstrations and imitation_reward of the datamodule")
-        if expert[RANDOM_OF_EXPERT] is not None:
-            notes.warnings.append(f"policy.{RANDOM_OF_EXPERT} has no effect: an expert takes no random steps here")
+        demonstrations = _steps_of_expert(expert, notes)
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
     return make_run(described, cfg, given, envs, data, times, notes)
+
+
+def _steps_of_expert(expert: Config, notes: Notes) -> Config:
+    """Return the arguments of the datamodule that SQIL needs, for the keys of an expert."""
+    notes.translated.append("serial_pipeline_sqil -> demonstrations and imitation_reward of the datamodule")
+    if expert[RANDOM_OF_EXPERT] is not None:
+        notes.warnings.append(f"policy.{RANDOM_OF_EXPERT} has no effect: an expert takes no random steps here")
+    return demonstrations_of_sqil(expert["collect.data_path"])
 
 
 def _check_without_steps(main: Config, create: Config, kind: str, max_env_step: int, why: str) -> None:

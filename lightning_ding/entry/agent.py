@@ -40,7 +40,7 @@ UNTRAINED = "needs a trained policy: call train first, or begin with Agent.load(
 
 
 class _Pause(StopAt):
-    """Stop a call of :meth:`Agent.train` before the end of its run; a class of its own, as Lightning keeps one each."""
+    """Stop a call of :meth:`Agent.train` before the end of its run; Lightning takes one callback of each class."""
 
 
 class Agent:

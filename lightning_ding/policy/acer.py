@@ -4,10 +4,9 @@ Paper: Wang et al. 2017 (https://arxiv.org/abs/1611.01224), sections 3.1 to 3.3;
 
 Where this differs: all updates come from the replay buffer, whose unrolls are those of ``impala``; the paper alternates
 them with on-policy ones. Actor and critic have separate networks and optimizers. The statistics of the distribution, by
-which the trust region limits the gradient, are the log probabilities of the actions, as in DI-engine; the paper has the
-probabilities. The limit holds for the gradient of each step, as in the paper, where DI-engine applies it after the
-division by the number of steps. The gradient of the entropy is limited too. The average policy follows the present one
-after each update by a share of ``learn.target_theta``. Adam replaces RMSProp.
+which the trust region limits the gradient, are the log probabilities of the actions; the paper has the probabilities.
+The limit holds for the gradient of each step, as in the paper. The gradient of the entropy is limited too. The average
+policy follows the present one after each update by a share of ``learn.target_theta``. Adam replaces RMSProp.
 
 Shapes: T steps of an unroll, B unrolls of a minibatch, A actions.
 """

@@ -4,8 +4,7 @@ Paper: Tavakoli et al. 2018 (https://arxiv.org/abs/1711.08946); the other parts 
 
 Where this differs: replay is uniform unless ``priority`` is set; the priority is the mean of the errors of the
 dimensions instead of their sum (eq. 7); a layer's width and number are those of DQN. The remaining differences are
-those of DQN. DI-engine lets each dimension bootstrap from its own value, which ``learn.mean_target`` false does here,
-and divides the features, where the paper and this project divide the gradient of the features.
+those of DQN. With ``learn.mean_target`` false, each dimension bootstraps from its own value.
 
 Shapes: B batch, D dimensions of an action.
 """

@@ -5,8 +5,8 @@ which an action improves, the smallest of their values falls too little outside 
 adds the similarity of their gradients by the action. With ``learn.eta`` 0 it is SAC-N of the same paper.
 
 Where this differs: gradients are those by normalised actions. Networks have two layers of 256 units, where the paper
-has three, and the temperature starts at 0.2. DI-engine leaves the entropy out of the targets by default, which
-``learn.with_q_entropy`` false does here. Importance-sampling weights weigh the temporal-difference error only. The
+has three, and the temperature starts at 0.2. ``learn.with_q_entropy`` false leaves the entropy out of the targets.
+Importance-sampling weights weigh the temporal-difference error only. The
 remaining differences are those of SAC.
 
 Shapes: B batch, A dimensions of an action, E critics.

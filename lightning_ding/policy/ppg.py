@@ -8,8 +8,7 @@ policy from before the phase is a part of the loss, and the critic learns too.
 Where this differs: one number of passes, ``learn.epoch_per_collect``, holds for the actor and the critic. The auxiliary
 phase has the optimizers and the minibatches of the policy phase; the authors' has separate moments and larger
 minibatches. The targets of the auxiliary phase are the returns of the policy phase, in the units that the critic has
-then. Advantages are standardised in each minibatch. The remaining differences are those of PPO. DI-engine's distance to
-the old policy is that of the actions taken; here it is the whole divergence, as in the paper.
+then. Advantages are standardised in each minibatch. The remaining differences are those of PPO.
 
 Shapes: B batch, S transitions of the rollouts of a phase.
 """

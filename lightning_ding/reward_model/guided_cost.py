@@ -6,7 +6,7 @@ plus the logarithm of the partition function. The latter is estimated from the p
 
 Where this differs: costs of single steps instead of whole trajectories, any policy that learns from rollouts instead of
 guided policy search, no regularisation of the cost, and a probability of 1 for the steps of the expert instead of an
-estimate, all as in DI-engine.
+estimate.
 
 Shapes: B batch.
 """

@@ -91,7 +91,7 @@ class PreferenceRewardModel(RewardModel[PreferenceConfigT]):
         self.encoder = encoder_for(section["obs_shape"], dict_encoder(section), None, "relu", keeps_vectors=True)
         self.head = MLP((int(self.encoder.output_size), *widths_of(config), 1), "relu", activate_last=False)
         self.pairs: Pairs | None = None
-        """What the model learns from; None before ``draw_lessons``."""
+        """The pairs of trajectories that the model learns from; None before ``draw_lessons``."""
         self._obs: Any = None
         self._bounds = self._ranks = np.zeros(0, np.int64)
 

@@ -64,7 +64,7 @@ class CompiledFunction:
     are constants until ``forget`` is called.
 
     Args:
-        name: What the function does, for the log.
+        name: Description of the function, for the log.
         function: Takes a nested dict of tensors, and tensors by the names in ``owned``; returns nested tensors. It
             changes nothing else.
         owned: Where further tensors that it reads are found at each call.

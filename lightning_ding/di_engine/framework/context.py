@@ -55,7 +55,7 @@ class Context:
 
 @dataclass
 class RLContext(Context):
-    """What learning and evaluating middleware read and set."""
+    """Entries that middleware reads and sets to learn and to evaluate."""
 
     train_iter: int = 0
     """Updates so far."""

@@ -116,7 +116,7 @@ class OffPolicyLearner(_Learner):
     Args:
         cfg: Config of the run.
         policy: Learn mode of a policy.
-        buffer_: What :func:`offpolicy_data_fetcher` takes.
+        buffer_: A buffer, or several, as for :func:`offpolicy_data_fetcher`.
         reward_model: Model that replaces the rewards of each minibatch.
         log_freq: Updates between two lines in the log, >= 1.
     """

@@ -25,7 +25,7 @@ class OfflineDataset(TorchDataset[dict[str, Any]]):
     """A data set of transitions: ``dataset[row]`` is a dict.
 
     Args:
-        source: What :func:`~lightning_ding.datamodules.load_dataset` takes.
+        source: Path or id of a data set, as for :func:`~lightning_ding.datamodules.load_dataset`.
     """
 
     def __init__(self, source: Any) -> None:
@@ -75,7 +75,7 @@ class Drawn(dict[str, Any]):
         self._dataset, self._rows = dataset, rows
 
     def for_policy(self, policy: Any) -> dict[str, Any]:
-        """Return the columns that a policy needs, with what a middleware has changed meanwhile."""
+        """Return the columns that a policy needs, with the values that middleware has changed since they were read."""
         whole = nested.index(self._dataset.columns_for(policy), self._rows)
         before = nested.index(self._dataset.columns, self._rows)
         changed = {name: value for name, value in self.items() if name not in before or not _same(value, before[name])}

@@ -22,7 +22,7 @@ from lightning_ding.worker import NotEnoughError, SequenceReplayBuffer
 Middleware = Callable[[Any], Any]
 logger = logging.getLogger(__name__)
 SUMS = frozenset({"n_step", "discount_factor"})
-"""What a policy asks of a buffer that ``nstep_reward_enhancer`` does as well."""
+"""Settings of a policy's buffer that ``nstep_reward_enhancer`` takes over."""
 _sequences: WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
 """The sequence buffer of a ``DequeBuffer``, and the arguments of its ``sample``."""
 

@@ -24,7 +24,7 @@ ONE_PROCESS = "a task runs in one process here; `lightning-ding parallel` trains
 
 
 class Role(str, enum.Enum):
-    """What a process does in a task of several processes."""
+    """The role of a process in a task of several processes."""
 
     LEARNER = "learner"
     COLLECTOR = "collector"
@@ -108,7 +108,7 @@ class Task:
             async_mode: Middleware run one after the other in any case: True is a warning.
             n_async_workers: Without effect.
             ctx: Context of the first step; None makes a :class:`Context`.
-            labels: Names that :meth:`match_labels` finds, besides ``standalone``.
+            labels: Names that :meth:`match_labels` finds, in addition to ``standalone``.
         """
         if async_mode:
             logger.warning("async_mode: the middleware run in order, one after the other")
@@ -291,7 +291,7 @@ class Task:
             fn(*args, **kwargs)
 
     def wait_for(self, event: str, *args: Any, **kwargs: Any) -> Any:
-        """Raise, because no other process can emit the event meanwhile."""
+        """Raise an error, because there is no other process that could emit the event."""
         raise RuntimeError(f"wait_for({event!r}) would wait for ever: {ONE_PROCESS}")
 
 

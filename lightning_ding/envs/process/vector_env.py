@@ -162,12 +162,12 @@ class ProcessVectorEnv(SettableEnvs):
         return self._observations.batch(self.copy), self._infos(processes, {})
 
     def send(self, actions: Any) -> None:
-        """Give all envs their actions, and return at once; the next :meth:`step` waits for what comes of these.
+        """Give all envs their actions, and return at once; the next :meth:`step` waits for the results.
 
-        What is asked of the envs until then waits for the end of their step.
+        A method of the envs that is called before that waits for the end of their step.
         """
         if self._is_sent:
-            raise RuntimeError("the envs have got their actions: call step() to read what came of them")
+            raise RuntimeError("the envs have got their actions: call step() to read the results")
         self._check_running()
         if not self._is_reset:
             raise ResetNeeded("call reset() before step()")

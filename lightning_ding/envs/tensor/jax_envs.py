@@ -171,7 +171,7 @@ class BraxEnv(JaxEnv):
 class PlaygroundEnv(BraxEnv):
     """N envs of MuJoCo Playground, such as ``CartpoleBalance``; the id ``playground:CartpoleBalance`` makes them.
 
-    Of observations with several entries, the policy sees ``state``.
+    If observations have several entries, the policy sees the entry ``state``.
 
     Args:
         name: Name of the env.

@@ -178,8 +178,8 @@ LIGHTNING = ("lightning", "pytorch_lightning")
 def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
     """Return whether backward and step can skip Lightning without an effect.
 
-    That is the case if neither a callback nor the module implements one of the hooks, the module has no backward pass
-    of its own, the strategy's class is one of Lightning's, no profiler measures them, and the precision plugin does not
+    That is the case if neither a callback nor the module implements one of the hooks, the module does not override
+    backward, the strategy's class is one of Lightning's, no profiler measures them, and the precision plugin does not
     scale the loss.
     """
     precision = trainer.precision_plugin

@@ -21,10 +21,10 @@ from lightning_ding.worker.collector.sample import SampleSerialCollector, queue_
 class Overlap:
     """Collects with the weights that a round began with, while the updates of that round run.
 
-    The envs get their actions before the updates, and step in their own processes meanwhile. Where a round has several
-    vector steps, the results of step t are read after update t * U / T, and the envs get the next actions; what is left
-    is collected after the last update. So the order of all computations and random numbers is fixed, and equal runs
-    stay equal. After the updates nothing is under way: the transitions wait in the collector for the next round.
+    The envs get their actions before the updates, and step in their processes during the updates. Where a round has
+    several vector steps, the results of step t are read after update t * U / T, and the envs get the next actions; what
+    is left is collected after the last update. So the order of all computations and random numbers is fixed, and equal
+    runs stay equal. After the updates nothing is under way: the transitions wait in the collector for the next round.
 
     Args:
         collector: Collects for ``policy`` in a ``ProcessVectorEnv``.
