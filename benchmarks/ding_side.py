@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
 import runpy
 import shutil
 import signal
@@ -20,6 +19,7 @@ import sys
 import time
 from argparse import Namespace
 from copy import deepcopy
+from importlib import import_module
 from typing import Any
 
 PPO_EXPERT = "cartpole_ppo_seed0/ckpt/ckpt_best.pth.tar"
@@ -54,9 +54,7 @@ def start(pair: list[Any], seed: int, entry: str, file: str) -> None:
         pair[0].policy.collect.model_path = PPO_EXPERT
         entries.serial_pipeline_guided_cost(pair, seed=seed)
     elif entry == "ppg":
-        from dizoo.classic_control.cartpole.entry.cartpole_ppg_main import main
-
-        main(pair[0], seed=seed)
+        import_module("dizoo.classic_control.cartpole.entry.cartpole_ppg_main").main(pair[0], seed=seed)
     else:
         (entries.serial_pipeline_onpolicy if entry == "onpolicy" else entries.serial_pipeline)(pair, seed=seed)
 
@@ -65,7 +63,7 @@ def run(file: str, seed: int, entry: str, limit: float) -> dict[str, Any]:
     """Run a config until it ends or the time is over, and return the last evaluation."""
     from ding.worker import InteractionSerialEvaluator
 
-    last = {"reached": False, "value": None, "env_step": 0, "train_iter": 0}
+    last: dict[str, Any] = {"reached": False, "value": None, "env_step": 0, "train_iter": 0}
     evaluate = InteractionSerialEvaluator.eval
 
     def recorded(self: Any, save: Any = None, train_iter: int = -1, envstep: int = -1, *rest: Any, **more: Any) -> Any:
@@ -90,7 +88,7 @@ def run(file: str, seed: int, entry: str, limit: float) -> dict[str, Any]:
 def experts(configs: str) -> None:
     """Train the experts of DI-engine's configs and collect their data sets, as its examples do."""
     import numpy as np
-    from ding.entry import collect_demo_data, serial_pipeline, serial_pipeline_onpolicy
+    from ding.entry import application_entry, collect_demo_data, serial_pipeline, serial_pipeline_onpolicy
 
     cartpole, pendulum = f"{configs}/cartpole/config/cartpole_", f"{configs}/pendulum/config/pendulum_"
     pair = read(f"{cartpole}dqn_config.py")
@@ -98,12 +96,16 @@ def experts(configs: str) -> None:
     serial_pipeline(pair, seed=0)
     shutil.copy(DQN_EXPERT, SQIL_EXPERT)
     pair = read(f"{cartpole}dqn_config.py")
+    save = application_entry.offline_data_save_type
+
+    def save_both(rows: Any, path: str, **kind: Any) -> None:
+        save(rows, path, **kind)
+        columns: dict[str, Any] = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in TRANSITIONS}
+        np.savez(path.replace(".pkl", ".npz"), **columns)  # for our side, which reads no pickled files
+
+    application_entry.offline_data_save_type = save_both
     collect_demo_data(pair, 0, 10_000, expert_data_path=BC_DATA, state_dict_path=DQN_EXPERT)
-    with open(BC_DATA, "rb") as stored:
-        rows = pickle.load(stored)
-    np.savez(
-        BC_DATA.replace(".pkl", ".npz"), **{k: np.stack([np.asarray(row[k]) for row in rows]) for k in TRANSITIONS}
-    )
+    application_entry.offline_data_save_type = save
     serial_pipeline_onpolicy(read(f"{cartpole}ppo_config.py"), seed=0)
     for kind, folder, steps in (("td3", "td3", 40_000), ("sac", "pendulum_sac_data_generation", 10_000)):
         expert, data = read(f"{pendulum}{kind}_config.py"), read(f"{pendulum}{kind}_data_generation_config.py")

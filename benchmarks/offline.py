@@ -13,11 +13,11 @@ env steps of ``recipes/sac.py``; ``pendulum_poor``, on which ``awac_poor`` learn
 random actions. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 env steps with the
 settings ``SLOW_QRDQN``; that of ``dt`` is what these settings learn from in 50,000, from bad episodes to good ones. The
 demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy after all 50,000 env steps of
-``recipes/dqn.py``; those of the expert that ``gail``, ``guided_cost`` and ``red`` imitate are 10 of them, ``drex`` learns from 10 with each
-of five shares of random actions, and ``trex`` from 200 of random actions alone. Every algorithm makes the updates of its
-recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py`` on the demonstrations of 20 greedy
-episodes. The result is the mean return of the final policy, not of the best one, over 100 greedy episodes: with data
-alone one could not choose.
+``recipes/dqn.py``; those of the expert that ``gail``, ``guided_cost`` and ``red`` imitate are 10 of them. ``drex`` has
+10 with each of five shares of random actions, and ``trex`` 200 of random actions alone. Every algorithm makes the
+updates of its recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py`` on the
+demonstrations of 20 greedy episodes. The result is the mean return of the final policy, not of the best one, over 100
+greedy episodes: with data alone one could not choose.
 """
 
 from __future__ import annotations
