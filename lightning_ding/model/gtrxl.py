@@ -118,7 +118,7 @@ class GTrXLCore(nn.Module):
         key = torch.arange(length + steps, device=count.device)
         back = key[length:, None] - key  # steps from a key to the present one, shape (T, K)
         near = (back >= 0) & (back <= length)
-        is_empty = key < length - count[:, None]  # (B, K)
+        is_empty = key < length - count[:, None].clamp(min=0)  # (B, K); a step always sees itself
         if starts is None:
             return near & ~is_empty[:, None]
         episode = starts.to(torch.int64).cumsum(0).movedim(0, 1)  # number of starts up to a step, shape (B, T)
@@ -151,7 +151,8 @@ class RelativeAttention(nn.Module):
         super().__init__()
         self.heads, width = (num_heads, head_size), num_heads * head_size
         self.query, self.key_value = nn.Linear(size, width), nn.Linear(size, 2 * width)
-        self.position, self.output = nn.Linear(size, width), nn.Linear(width, size)
+        self.position = nn.Linear(size, width, bias=False)  # a bias would be the same for all keys, so without effect
+        self.output = nn.Linear(width, size)
         self.content_bias = nn.Parameter(torch.zeros(self.heads))  # u in the paper
         self.position_bias = nn.Parameter(torch.zeros(self.heads))  # v
 

@@ -123,6 +123,7 @@ def test_attention_of_gtrxl_equals_ding() -> None:
     state = {
         f"{ours}.{kind}": weight[f"{name}.0.{kind}"] for ours, name in names.items() for kind in ("weight", "bias")
     }
+    del state["position.bias"]  # the same for all keys, so without effect
     attention.load_state_dict(state | {"content_bias": weight["u"], "position_bias": weight["v"]})
     positions = sinusoids(script.KEYS, HIDDEN, rows)
     check(positions, theirs["positions"])

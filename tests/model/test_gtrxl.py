@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from lightning_ding.model import DRQN, GTrXLCore, RecurrentVAC
 from lightning_ding.model.core import create_core
+from lightning_ding.policy import create_policy
 
 SIZES: dict[str, Any] = {"hidden_size": 4, "num_layers": 2, "num_heads": 2, "memory_length": 3}
 STEPS, BATCH, INPUTS = 8, 3, 5
@@ -25,7 +26,7 @@ def core_and_data(**changes: Any) -> tuple[GTrXLCore, Tensor, Tensor]:
     core = GTrXLCore(INPUTS, **{**SIZES, **changes})
     with torch.no_grad():
         for parameter in core.parameters():
-            parameter.copy_(torch.randn(parameter.shape))
+            parameter.copy_(0.5 * torch.randn(parameter.shape))
     _, state = core(torch.randn(3, BATCH, INPUTS), core.first_state(BATCH))
     _, two = core(torch.randn(2, BATCH, INPUTS), core.first_state(BATCH))
     state = torch.stack([state[0], two[1], torch.zeros_like(state[2])]).detach()
@@ -238,3 +239,21 @@ def test_orthogonal_initialisation_leaves_the_core() -> None:
     assert {name for name in before if name.endswith("weight")} - same == {
         name for name in before if ".core." not in name and name.endswith("weight")
     }
+
+
+@pytest.mark.parametrize("name", ["r2d2", "recurrent_ppo"])
+@pytest.mark.parametrize(
+    ("core", "message"),
+    [
+        ({"num_heads": 2}, r"model\.core\.num_heads must be None with type 'lstm', got 2"),
+        ({"type": "gru", "memory_length": 2}, r"model\.core\.memory_length must be None with type 'gru', got 2"),
+        ({"type": "gru", "head_size": 2}, r"model\.core\.head_size must be None with type 'gru', got 2"),
+        ({"gate_bias": 0.0}, r"model\.core\.gate_bias must be None with type 'lstm', got 0\.0"),
+        ({"type": "gtrxl", "residual": True}, r"model\.core\.residual must be false with type 'gtrxl', got True"),
+        ({"type": "gtrxl", "memory_length": 0}, r"model\.core\.memory_length must be >= 1 or None, got 0"),
+        
+    ],
+)
+def test_options_of_another_core_are_refused(name: str, core: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        create_policy({"type": name, "model": {"core": core}})
