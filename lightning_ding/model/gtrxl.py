@@ -102,7 +102,7 @@ class GTrXLCore(nn.Module):
             keys = torch.cat([before, rows])
             after.append(keys[-length:])
             rows = layer(keys, len(x), positions, visible)
-        kept = visible[:, -1, -length:]  # what the last step sees besides the oldest step, which leaves the memory
+        kept = visible[:, -1, -length:]  # all that the last step sees, without the oldest step, which leaves the memory
         memory = torch.stack(after).permute(2, 0, 1, 3).masked_fill(~kept[:, None, :, None], 0.0)
         return rows, torch.cat([kept.sum(1, keepdim=True).to(rows.dtype), memory.flatten(1)], dim=1)
 

@@ -251,7 +251,6 @@ def test_orthogonal_initialisation_leaves_the_core() -> None:
         ({"gate_bias": 0.0}, r"model\.core\.gate_bias must be None with type 'lstm', got 0\.0"),
         ({"type": "gtrxl", "residual": True}, r"model\.core\.residual must be false with type 'gtrxl', got True"),
         ({"type": "gtrxl", "memory_length": 0}, r"model\.core\.memory_length must be >= 1 or None, got 0"),
-        
     ],
 )
 def test_options_of_another_core_are_refused(name: str, core: dict[str, Any], message: str) -> None:
