@@ -68,4 +68,4 @@ class TMazeEnv(gym.Env[Obs, np.int64]):
         return obs, reward, is_turn and is_junction, self._step == 10 * self.length, {}
 
 
-gym.register("TMaze-v0", entry_point=TMazeEnv)
+gym.register("TMaze-v0", entry_point=f"{__name__}:TMazeEnv")

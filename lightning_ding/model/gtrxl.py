@@ -15,6 +15,8 @@ D size of a head, S = 1 + L M H size of a state.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -211,7 +213,8 @@ def relative_shift(score: Tensor) -> Tensor:
     """
     steps, keys = score.shape[2:]
     padded = F.pad(score, [1, 0]).flatten(2).unflatten(2, (keys + 1, steps))
-    return padded[:, :, 1:].flatten(2).unflatten(2, (steps, keys))
+    shifted: Tensor = padded[:, :, 1:].flatten(2).unflatten(2, (steps, keys))
+    return shifted
 
 
 def sinusoids(number: int, size: int, like: Tensor) -> Tensor:
@@ -222,7 +225,7 @@ def sinusoids(number: int, size: int, like: Tensor) -> Tensor:
         size: Width of the embedding, an even number.
         like: A tensor of the wanted device and type.
     """
-    kind = {"device": like.device, "dtype": like.dtype}
+    kind: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
     frequency = 10000.0 ** (torch.arange(0, size, 2, **kind) / -size)
     angle = torch.arange(number - 1, -1, -1, **kind)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)

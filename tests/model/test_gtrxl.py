@@ -77,7 +77,7 @@ def attended(attention: Any, rows: list[Tensor]) -> Tensor:
             values.append(value[part])
         weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
         seen.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
-    return linear(attention.output, torch.cat(seen))  # type: ignore[arg-type]
+    return linear(attention.output, torch.cat(seen))
 
 
 def oracle(core: Any, x: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,12 +165,13 @@ def test_what_the_memory_holds_besides_valid_steps_is_not_seen() -> None:
 
 
 def test_a_large_bias_of_the_gates_makes_layers_the_identity() -> None:
+    core: Any
     core, x, state = core_and_data(gate_bias=2.0)
     assert [layer.mlp_gate.bias.tolist() for layer in GTrXLCore(3, 4, num_heads=2).layers] == [[2.0] * 4]
     with torch.no_grad():
         for layer in core.layers:
-            layer.attention_gate.bias.fill_(1e4)  # type: ignore[union-attr, operator]
-            layer.mlp_gate.bias.fill_(1e4)  # type: ignore[union-attr, operator]
+            layer.attention_gate.bias.fill_(1e4)
+            layer.mlp_gate.bias.fill_(1e4)
     assert_close(core(x, state)[0], core.embedding(x))
 
 
