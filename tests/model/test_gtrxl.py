@@ -167,7 +167,8 @@ def test_what_the_memory_holds_besides_valid_steps_is_not_seen() -> None:
 def test_a_large_bias_of_the_gates_makes_layers_the_identity() -> None:
     core: Any
     core, x, state = core_and_data(gate_bias=2.0)
-    assert [layer.mlp_gate.bias.tolist() for layer in GTrXLCore(3, 4, num_heads=2).layers] == [[2.0] * 4]
+    layers: Any = GTrXLCore(3, 4, num_heads=2).layers
+    assert [layer.mlp_gate.bias.tolist() for layer in layers] == [[2.0] * 4]
     with torch.no_grad():
         for layer in core.layers:
             layer.attention_gate.bias.fill_(1e4)
