@@ -1,0 +1,99 @@
+"""Reading and restoring objects of other packages whose state consists of their attributes, such as games of teams.
+
+The codec refuses an object of a class that it does not know, because such a class may hold more than attributes. Here
+the whole graph of objects that a game consists of is read: each object once, with all that refer to it. A restored
+object is the existing one in its place, if that has the same class, so that whatever holds it sees the restored state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.utils import EzPickle
+
+from lightning_ding.envs.state import LIBRARIES, attributes, package_of
+from lightning_ding.envs.state.codec import find_class, from_plain, to_plain
+from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError
+from lightning_ding.envs.state.origins import has_state_dict
+
+HEAP = 1 << 9
+"""Flag of classes that are defined in Python."""
+RENDERING = frozenset({"pygame", "pyglet"})
+"""Packages that draw; their objects are drawn anew from the state of a game."""
+USED = -1
+"""The key, among the numbers of decoded objects, of the existing objects that have been restored."""
+
+
+def read_object(root: Any, path: str) -> Coded:
+    """Return the state of an object and of all objects that it holds, as tensors and builtins.
+
+    An object with ``state_dict`` and ``load_state_dict`` saves itself.
+
+    Args:
+        root: The object.
+        path: Name of the object in errors.
+
+    Raises:
+        NotPlainError: If one of the objects holds what cannot be read, or arrays share memory.
+    """
+    if has_state_dict(root):
+        return {"asked": to_plain(root.state_dict(), f"{path}.state_dict()")}
+    memo = Memo(read_parts=_read_parts)
+    coded = to_plain(root, path, memo)
+    memo.check_memory()
+    return coded
+
+
+def load_object(root: Any, coded: Coded, path: str) -> None:
+    """Restore what :func:`read_object` returned, in the same object.
+
+    Raises:
+        NotPlainError: If it is of another class now, or holds something else.
+    """
+    if "asked" in coded:
+        root.load_state_dict(from_plain(coded["asked"], None, path))
+    elif from_plain(coded, root, path) is not root:
+        raise NotPlainError(f"{path} was a {'.'.join(coded['class'])} when saved, got {type(root).__name__}")
+
+
+def is_plain_class(kind: type) -> bool:
+    """Return whether the objects of a class consist of their attributes: a class in Python without own pickling.
+
+    That of ``EzPickle``, which envs inherit, creates another env, and says nothing about their attributes.
+    """
+    is_python = all(bool(base.__flags__ & HEAP) for base in kind.__mro__ if base is not object)
+    is_default = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    is_own = package_of(kind.__module__) not in LIBRARIES or issubclass(kind, gym.Env)
+    loads = getattr(kind, "__setstate__", EzPickle.__setstate__)
+    is_named = loads.__qualname__ == EzPickle.__setstate__.__qualname__  # PettingZoo has its own
+    return is_python and is_default and is_own and is_named and not hasattr(kind, "__del__")
+
+
+def _read_parts(value: Any, path: str, memo: Memo, depth: int) -> Coded:
+    """Return the encoding of an object; None if its class is none of those here."""
+    kind = type(value)
+    if package_of(kind.__module__) in RENDERING:
+        return {"kind": "existing"}
+    if not is_plain_class(kind):
+        return None
+    coded: Coded = {"kind": "instance", "class": [kind.__module__, kind.__qualname__], "parts": {}}
+    memo.begin(value, coded)  # because it may contain itself
+    coded["parts"] |= {key: to_plain(one, f"{path}.{key}", memo, depth) for key, one in attributes(value).items()}
+    return coded
+
+
+def load_parts(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
+    """Return the object of an encoding, the existing one if it has the class and has not been restored already."""
+    kind = find_class(coded["class"], path, is_plain_class)
+    used = decoded.setdefault(USED, {})
+    value = existing if type(existing) is kind and id(existing) not in used else object.__new__(kind)
+    used[id(value)] = value
+    if "number" in coded:
+        decoded[coded["number"]] = value
+    old = attributes(value if value is existing else existing)
+    for name in old.keys() - coded["parts"].keys() if value is existing else ():
+        object.__delattr__(value, name)
+    for name, below in coded["parts"].items():
+        object.__setattr__(value, name, from_plain(below, old.get(name), f"{path}.{name}", decoded))
+    return value
