@@ -87,6 +87,8 @@ def _to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Coded:
     if is_simulator(value):
         state = to_plain(read_simulator(value, path), path, memo, depth + 1)
         return {"kind": "simulator", "class": simulator_name(value), "state": state}
+    if memo is not None and memo.read_parts is not None and isinstance(value, (types.MethodType, type)):
+        return memo.read_parts(value, path, memo, depth)
     if _is_constant(value):
         held = state_within(value, () if memo is None else memo.layers)
         if held is not None:
@@ -143,10 +145,10 @@ def _from_plain(coded: Coded, existing: Any, path: str, decoded: dict[int, Any])
         return existing
     if kind in ("Generator", "RandomState", "Random"):
         return _generator_from_plain(coded, existing, path)
-    if kind == "instance":
-        from lightning_ding.envs.state.objects import load_parts
+    if kind in ("instance", "method", "class"):
+        from lightning_ding.envs.state.objects import LOADERS
 
-        return load_parts(coded, existing, path, decoded)
+        return LOADERS[kind](coded, existing, path, decoded)
     return _container_from_plain(coded, existing, path, decoded)
 
 

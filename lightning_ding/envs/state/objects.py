@@ -7,6 +7,8 @@ object is the existing one in its place, if that has the same class, so that wha
 
 from __future__ import annotations
 
+import inspect
+import types
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +27,7 @@ USED = -1
 """The key, among the numbers of decoded objects, of the existing objects that have been restored."""
 
 
-def read_object(root: Any, path: str) -> Coded:
+def read_object(root: Any, path: str, may_share: bool = False) -> Coded:
     """Return the state of an object and of all objects that it holds, as tensors and builtins.
 
     An object with ``state_dict`` and ``load_state_dict`` saves itself.
@@ -33,6 +35,8 @@ def read_object(root: Any, path: str) -> Coded:
     Args:
         root: The object.
         path: Name of the object in errors.
+        may_share: Whether arrays and tensors may share memory. Restored ones do not, so each must be set anew before it
+            is read.
 
     Raises:
         NotPlainError: If one of the objects holds what cannot be read, or arrays share memory.
@@ -41,7 +45,8 @@ def read_object(root: Any, path: str) -> Coded:
         return {"asked": to_plain(root.state_dict(), f"{path}.state_dict()")}
     memo = Memo(read_parts=_read_parts)
     coded = to_plain(root, path, memo)
-    memo.check_memory()
+    if not may_share:
+        memo.check_memory()
     return coded
 
 
@@ -71,7 +76,11 @@ def is_plain_class(kind: type) -> bool:
 
 
 def _read_parts(value: Any, path: str, memo: Memo, depth: int) -> Coded:
-    """Return the encoding of an object; None if its class is none of those here."""
+    """Return the encoding of an object, a method or a class; None if it is none of those here."""
+    if isinstance(value, types.MethodType):
+        return {"kind": "method", "of": to_plain(value.__self__, path, memo, depth + 1), "name": value.__name__}
+    if isinstance(value, type):
+        return {"kind": "class", "class": [value.__module__, value.__qualname__]}
     kind = type(value)
     if package_of(kind.__module__) in RENDERING:
         return {"kind": "existing"}
@@ -83,7 +92,7 @@ def _read_parts(value: Any, path: str, memo: Memo, depth: int) -> Coded:
     return coded
 
 
-def load_parts(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
+def _load_parts(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
     """Return the object of an encoding, the existing one if it has the class and has not been restored already."""
     kind = find_class(coded["class"], path, is_plain_class)
     used = decoded.setdefault(USED, {})
@@ -97,3 +106,24 @@ def load_parts(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) 
     for name, below in coded["parts"].items():
         object.__setattr__(value, name, from_plain(below, old.get(name), f"{path}.{name}", decoded))
     return value
+
+
+def _load_method(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
+    """Return the method of an object of an encoding.
+
+    Raises:
+        NotPlainError: If its class has no such method now.
+    """
+    owner = from_plain(coded["of"], getattr(existing, "__self__", None), path, decoded)
+    function = inspect.getattr_static(type(owner), coded["name"], None)
+    if not isinstance(function, types.FunctionType):
+        raise NotPlainError(f"{path} was a method {coded['name']!r} when saved, which {type(owner).__name__} lacks")
+    return types.MethodType(function, owner)
+
+
+def _load_class(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
+    return find_class(coded["class"], path, lambda _: True)
+
+
+LOADERS = {"instance": _load_parts, "method": _load_method, "class": _load_class}
+"""What restores each kind of encoding that is made here."""

@@ -41,10 +41,10 @@ def find_team(env: str) -> Maker:
     """
     package, _, name = env.partition(":")
     if package == "vmas":
-        from lightning_ding.envs.teams.vmas import VmasTeam, check_scenario
+        from lightning_ding.envs.teams import vmas
 
-        check_scenario(name)
-        return functools.partial(VmasTeam, name)
+        vmas.module_of(name)
+        return functools.partial(vmas.VmasTeam, name)
     from lightning_ding.envs.teams.tuples import check_id
 
     check_id(env)
