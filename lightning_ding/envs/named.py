@@ -113,7 +113,7 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
 
 
 def _of_team(maker: Maker) -> Maker:
-    """Return what makes an env of gymnasium: the callable, or for a class of PettingZoo's parallel envs their adapter."""
+    """Return what makes an env of gymnasium: the callable, or the adapter of a class of PettingZoo's parallel envs."""
     kind = maker.func if isinstance(maker, functools.partial) else maker
     if "pettingzoo" in sys.modules and isinstance(kind, type):
         from lightning_ding.envs.teams.find import team_of_class

@@ -117,7 +117,12 @@ def from_plain(coded: Coded, existing: Any = None, path: str = "value", decoded:
         if coded["as"] not in decoded:
             raise NotPlainError(f"{path} refers to an object that does not exist now")
         return decoded[coded["as"]]
-    value = _from_plain(coded, existing, path, decoded)
+    if coded["kind"] in ("instance", "method", "class"):
+        from lightning_ding.envs.state.objects import LOADERS
+
+        value = LOADERS[coded["kind"]](coded, existing, path, decoded)
+    else:
+        value = _from_plain(coded, existing, path, decoded)
     if "number" in coded:
         decoded[coded["number"]] = value
     return value
@@ -145,10 +150,6 @@ def _from_plain(coded: Coded, existing: Any, path: str, decoded: dict[int, Any])
         return existing
     if kind in ("Generator", "RandomState", "Random"):
         return _generator_from_plain(coded, existing, path)
-    if kind in ("instance", "method", "class"):
-        from lightning_ding.envs.state.objects import LOADERS
-
-        return LOADERS[kind](coded, existing, path, decoded)
     return _container_from_plain(coded, existing, path, decoded)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -23,8 +24,9 @@ HEAP = 1 << 9
 """Flag of classes that are defined in Python."""
 RENDERING = frozenset({"pygame", "pyglet"})
 """Packages that draw; their objects are drawn anew from the state of a game."""
-USED = -1
-"""The key, among the numbers of decoded objects, of the existing objects that have been restored."""
+USED, PACKAGES = -1, -2
+"""The keys, among the numbers of decoded objects, of the objects that have been restored, and of the packages whose
+classes a state may name: those of the existing objects."""
 
 
 def read_object(root: Any, path: str, may_share: bool = False) -> Coded:
@@ -58,7 +60,9 @@ def load_object(root: Any, coded: Coded, path: str) -> None:
     """
     if "asked" in coded:
         root.load_state_dict(from_plain(coded["asked"], None, path))
-    elif from_plain(coded, root, path) is not root:
+        return
+    packages = set(_packages_in(read_object(root, path, may_share=True)))
+    if from_plain(coded, root, path, {USED: {}, PACKAGES: packages}) is not root:
         raise NotPlainError(f"{path} was a {'.'.join(coded['class'])} when saved, got {type(root).__name__}")
 
 
@@ -94,8 +98,7 @@ def _read_parts(value: Any, path: str, memo: Memo, depth: int) -> Coded:
 
 def _load_parts(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
     """Return the object of an encoding, the existing one if it has the class and has not been restored already."""
-    kind = find_class(coded["class"], path, is_plain_class)
-    used = decoded.setdefault(USED, {})
+    kind, used = _class_of(coded, path, decoded), decoded[USED]
     value = existing if type(existing) is kind and id(existing) not in used else object.__new__(kind)
     used[id(value)] = value
     if "number" in coded:
@@ -122,7 +125,25 @@ def _load_method(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]
 
 
 def _load_class(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
-    return find_class(coded["class"], path, lambda _: True)
+    return _class_of(coded, path, decoded)
+
+
+def _class_of(coded: Coded, path: str, decoded: dict[int, Any]) -> type:
+    """Return the class that an encoding names, which must be of a package of the existing objects."""
+    packages = decoded.get(PACKAGES, ())
+    found: type = find_class(
+        coded["class"], path, lambda one: is_plain_class(one) and package_of(one.__module__) in packages
+    )
+    return found
+
+
+def _packages_in(coded: Coded) -> Iterator[str]:
+    """Yield the packages of the objects in an encoding."""
+    if isinstance(coded, dict) and coded.get("kind") in ("instance", "class"):
+        yield package_of(coded["class"][0])
+    below = coded.values() if isinstance(coded, dict) else coded if isinstance(coded, (list, tuple)) else ()
+    for one in below:
+        yield from _packages_in(one)
 
 
 LOADERS = {"instance": _load_parts, "method": _load_method, "class": _load_class}

@@ -24,8 +24,8 @@ OBSERVATION = "observation"
 class TeamLayout:
     """The spaces of a team, and the conversion of what its agents see and do.
 
-    Observations are flattened and filled up with zeros. Actions are a MultiDiscrete if all agents have Discrete ones, or
-    a Box that is filled up if all have a Box; the numbers of a Box that an agent does not have are ignored.
+    Observations are flattened and filled up with zeros. Actions are a MultiDiscrete if all agents have Discrete ones,
+    or a Box that is filled up if all have a Box; the numbers of a Box that an agent does not have are ignored.
 
     Args:
         seen: Observation space of each agent.

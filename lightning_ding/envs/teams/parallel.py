@@ -40,10 +40,10 @@ EXTRA = "PettingZoo's games need the extra 'pettingzoo': pip install 'lightning_
 class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
     """A parallel env of PettingZoo as the env of one team: one observation, one action, one reward.
 
-    The ids ``pettingzoo:mpe2.simple_spread_v3`` and the dotted path of a class of your own make it; so does a function
-    that returns a parallel env. Observations have ``agent_state``, ``alive``, and where there are any, ``global_state``,
-    ``action_mask`` (from ``info["action_mask"]`` or the entry ``action_mask`` of an agent's observation) and
-    ``agent_reward``.
+    The id ``pettingzoo:mpe2.simple_spread_v3`` makes it, and so does the dotted path of a class or function of your own
+    that makes a parallel env. Observations have ``agent_state``, ``alive``, ``agent_reward``, and where there is one,
+    ``global_state``, and ``action_mask`` from ``info["action_mask"]`` of an agent or from its observation's entry
+    ``action_mask``.
 
     An agent that its env terminates is not ``alive`` from that step on: it sees zeros, and its action is ignored. The
     episode ends when no agent is left. It is truncated if an agent was truncated in its last step: those agents stay
