@@ -27,7 +27,12 @@ def find_pettingzoo(game: str) -> Maker:
     is_path = "." in game or ":" in game
     if is_path and module_of(game) is not None:
         return functools.partial(ParallelTeam, game)
-    found = find_game(game)
+    try:
+        found = find_game(game)
+    except ValueError as error:
+        if not is_path:
+            raise
+        raise ValueError(f"{error}, and no module with {PARALLEL}") from error
     is_team = is_path and (game.endswith(PARALLEL) or (isinstance(found, type) and is_parallel(found)))
     return functools.partial(ParallelTeam if is_team else GameEnv, game)
 
