@@ -33,6 +33,7 @@ class Camp:
         masks: Where masks are: ``"info"``, ``"obs"`` or ``"none"``.
         has_state: Whether there is a state.
         box: Whether actions are a Box, of 2, 3 and 4 dimensions.
+        is_strict: Whether an illegal action raises.
         breaks: Step in which the game raises; 0 for none.
         render_mode: ``"rgb_array"``, or None.
     """
@@ -49,18 +50,19 @@ class Camp:
         masks: str = "info",
         has_state: bool = True,
         box: bool = False,
+        is_strict: bool = False,
         breaks: int = 0,
         render_mode: str | None = None,
     ) -> None:
         self.leaves, self.cuts = leaves or {}, {"a": 4, "b": 4, "c": 4} if cuts is None else cuts
         self.masks, self.box, self.breaks, self.render_mode = masks, box, breaks, render_mode
-        self.has_state = has_state
+        self.has_state, self.is_strict = has_state, is_strict
         self.agents: list[str] = []
         self.actions: list[dict[str, Any]] = []
         self.closed = False
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        own = spaces.Box(-5, 5, (self.seen[agent],), np.float32)
+        own = spaces.Box(-9, 9, (self.seen[agent],), np.float32)
         mask = spaces.MultiBinary(self.counts[agent])
         return spaces.Dict({"observation": own, "action_mask": mask}) if self.masks == "obs" else own
 
@@ -76,8 +78,10 @@ class Camp:
         return self._seen(self.agents), self._infos(self.agents)
 
     def step(self, actions: dict[str, Any]) -> Any:
-        self.steps += 1
         assert list(actions) == self.agents
+        if self.is_strict:
+            assert all(self._mask(one)[move - self.counts[one]] for one, move in actions.items())
+        self.steps += 1
         if self.steps == self.breaks:
             raise ArithmeticError("it broke")
         self.actions.append(actions)

@@ -40,7 +40,7 @@ def test_observations_of_different_sizes_are_filled_up_with_zeros() -> None:
     seen = np.float32(1 + places(env))
     assert obs["agent_state"].tolist() == [[seen, seen, 0], [seen, seen, seen], [seen, 0, 0]]
     assert env.observation_space.contains(obs)
-    assert env.observation_space["agent_state"].low.tolist() == [[-5, -5, 0], [-5, -5, -5], [-5, 0, 0]]
+    assert env.observation_space["agent_state"].low.tolist() == [[-9, -9, 0], [-9, -9, -9], [-9, 0, 0]]
     assert (obs["alive"].tolist(), obs["agent_reward"].tolist(), info) == ([1, 1, 1], [0, 0, 0], {})
     assert obs["global_state"].tolist() == pytest.approx([0, places(env)])
 
