@@ -62,7 +62,8 @@ def team_shapes(observation_space: spaces.Space[Any], action_space: spaces.Space
             f"(agents, dimensions); got {observation_space} and {action_space}"
         )
     number, size = seen.shape
-    counts: Any = tuple(action_space.nvec.tolist()) if isinstance(action_space, spaces.MultiDiscrete) else action_space.shape
+    space: Any = action_space
+    counts = tuple(space.nvec.tolist()) if is_discrete else space.shape
     if (is_discrete and len(counts) != number) or (is_box and counts[0] != number):
         raise TypeError(f"{policy} needs actions of all {number} agents of {AGENT_STATE!r}, got {action_space}")
     action: Any = (counts[0] if len(set(counts)) == 1 else counts) if is_discrete else counts[1]
@@ -106,7 +107,7 @@ def legal_actions(obs: Mapping[str, Tensor], counts: Sequence[int]) -> Tensor | 
 
     largest, mask = max(counts), obs.get(ACTION_MASK)
     if mask is not None and len(set(counts)) == 1:
-        return mask.bool().unflatten(-1, (len(counts), largest))
+        return mask.bool().unflatten(-1, (len(counts), largest))  # type: ignore[no-any-return]
     if mask is not None:
         parts = [torch.nn.functional.pad(part, (0, largest - part.shape[-1])) for part in mask.split(list(counts), -1)]
         return torch.stack(parts, -2).bool()
