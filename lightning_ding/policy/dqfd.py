@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import require, searched
@@ -30,8 +30,8 @@ from lightning_ding.worker.config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQfDLearnConfig(DQNLearnConfig):
-    """Options for updates."""
+class DemonstrationLossConfig:
+    """The weights of the losses of a policy that learns from demonstrations; to be mixed into a section ``learn``."""
 
     lambda1: float = 1.0
     """Weight of the loss of the n-step return, >= 0; that of the one-step return has the weight 1."""
@@ -44,10 +44,19 @@ class DQfDLearnConfig(DQNLearnConfig):
     per_train_iter_k: int = 10
     """Updates from demonstrations only, before the first collection, >= 0."""
 
+    def check(self, *names: str) -> None:
+        """Raise if a weight, a margin or a number of updates, or one of further fields, is negative."""
+        for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k", *names):
+            require(getattr(self, name) >= 0, f"learn.{name}", ">= 0", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQfDLearnConfig(DemonstrationLossConfig, DQNLearnConfig):
+    """Options for updates."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k"):
-            require(getattr(self, name) >= 0, f"learn.{name}", ">= 0", getattr(self, name))
+        self.check()
 
 
 def _dqfd_other() -> QLearningOtherConfig:
@@ -129,7 +138,7 @@ class DQfDPolicy(DQNPolicy):
             predictions.append(prediction)
         margin = torch.stack(margins).mean(0)
         margin_loss = (margin if weight is None else weight * margin).mean()
-        decay = self._half_square() if weight is None else weight.mean() * self._half_square()
+        decay = half_square(self.model) if weight is None else weight.mean() * half_square(self.model)
         loss = torch.stack(errors).mean() + learn.lambda2 * margin_loss + learn.lambda3 * decay
         q_value, target = torch.stack(predictions).mean(0).detach(), torch.stack(first).mean(0)
         report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target}
@@ -146,10 +155,6 @@ class DQfDPolicy(DQNPolicy):
         target = batch["target"]["first"]
         return {"reward": reward, "next_obs": batch["next_obs_1"], "discount_t": discount_t, "target": target}
 
-    def _half_square(self) -> Tensor:
-        """Return half the sum of the squared parameters."""
-        return 0.5 * torch.stack([one.square().sum() for one in self.model.parameters()]).sum()
-
     @property
     def sample_options(self) -> dict[str, Any]:
         """Arguments of a replay buffer's ``sample``."""
@@ -157,3 +162,8 @@ class DQfDPolicy(DQNPolicy):
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "margin_loss"]
+
+
+def half_square(network: nn.Module) -> Tensor:
+    """Return half the sum of the squared parameters, a scalar."""
+    return 0.5 * torch.stack([one.square().sum() for one in network.parameters()]).sum()
