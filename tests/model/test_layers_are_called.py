@@ -49,6 +49,11 @@ def unrolled(model: Any) -> Any:
     return [model(STEPS[:1], state), model(STEPS, state), model(STEPS, state, STARTS)]
 
 
+def of_family(model: Any) -> Any:
+    """Return the outputs of a network with memory, and those of its novelty."""
+    return [*unrolled(model), model.novelty(OBS), model.novelty.inverse_error(OBS, -OBS, CHOICES)]
+
+
 def transformed(model: Any) -> Any:
     steps = torch.arange(2).expand(BATCH, 2)
     return model(torch.stack([OBS, -OBS], 1), steps, steps.float(), steps)
@@ -64,6 +69,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "iqn": ("iqn", {"num_quantiles": 3}, logit),
     "fqf": ("fqf", {"num_quantiles": 3}, lambda model: [model(OBS), model.propose(OBS)]),
     "drqn": ("drqn", {"core": {"hidden_size": 4, "num_layers": 2}, "activation": "silu"}, unrolled),
+    "ngu": ("ngu", {"core": {"hidden_size": 4}, "embedding_size": 5}, of_family),
     "recurrent_vac": ("recurrent_vac", {"core": {"type": "gru", "hidden_size": 4}, "share_encoder": False}, unrolled),
     "pg": ("pg", {"action_shape": HYBRID, "action_space": "hybrid"}, logit),
     "vac": ("vac", {"action_space": "continuous", "sigma_type": "conditioned", "actor_head_hidden_size": 4}, logit),
