@@ -1,6 +1,7 @@
 """An env that needs exploration: a corridor with a reward at its far end only.
 
-Which action moves on differs from cell to cell, so neither random actions nor one constant action reach the end.
+Which action moves on differs from cell to cell, and the other one leads back to the start, so the number of cells that
+random actions reach grows with the logarithm of their number only.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from lightning_ding.config import require
 class CorridorEnv(gym.Env[NDArray[np.float32], np.int64]):
     """Walk from the first cell of a corridor to the last one, which has the only reward, 1.
 
-    An observation is the cell as a one-hot vector. One of both actions moves to the next cell, the other one back; which
-    one it is was drawn at random for each cell, and is the same in all episodes. An episode ends at the last cell, and is
-    truncated after twice as many steps as there are cells.
+    An observation is the cell as a one-hot vector. One of two actions moves to the next cell, the other one to the first
+    cell. Which one it is was drawn at random for each cell, and is the same in all episodes. An episode ends at the last
+    cell, and is truncated after twice as many steps as there are cells.
 
     Args:
         length: Number of cells, >= 2.
@@ -32,7 +33,7 @@ class CorridorEnv(gym.Env[NDArray[np.float32], np.int64]):
         ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
     """
 
-    def __init__(self, length: int = 30, layout: int = 0) -> None:
+    def __init__(self, length: int = 20, layout: int = 0) -> None:
         require(length >= 2, "length", ">= 2", length)
         self.length = length
         self.onward: NDArray[np.int64] = np.random.default_rng(layout).integers(2, size=length)
@@ -50,8 +51,8 @@ class CorridorEnv(gym.Env[NDArray[np.float32], np.int64]):
         return self._obs(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Move to a neighbouring cell; the first cell has none before it."""
-        self._cell = max(0, self._cell + (1 if action == self.onward[self._cell] else -1))
+        """Move to the next cell or to the first one."""
+        self._cell = self._cell + 1 if action == self.onward[self._cell] else 0
         self._steps += 1
         is_there = self._cell == self.length - 1
         return self._obs(), float(is_there), is_there, not is_there and self._steps == 2 * self.length, {}

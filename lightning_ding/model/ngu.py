@@ -62,10 +62,12 @@ class NGU(DRQN):
         action_shape: Number of actions.
         num_policies: J, >= 2.
         embedding_size: F, size of an embedding, >= 1.
-        novelty_hidden_size_list: Widths of the encoders of the novelty; None for their default.
+        novelty_hidden_size_list: Widths of the encoders of the novelty; None for ``encoder_hidden_size_list``.
         core: As of :class:`DRQN`.
         encoder: As of :class:`DRQN`, for the novelty too.
         encoder_hidden_size_list: As of :class:`DRQN`.
+        activation: As of :class:`DRQN`, for the novelty too.
+        layer_norm: As of :class:`DRQN`, for the novelty too.
         encoder_kwargs: As of :class:`DRQN`, for the novelty too.
         kwargs: Further arguments of :class:`DRQN`.
 
@@ -85,17 +87,20 @@ class NGU(DRQN):
         core: Mapping[str, Any] | None = None,
         encoder: str | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
+        activation: str = "relu",
+        layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         require(num_policies >= 2, "num_policies", ">= 2", num_policies)
         residual = (core or {}).get("residual", False)
         require(not residual, "core.residual", "False with ngu, whose core gets more than the features", residual)
+        shared: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "encoder_kwargs": encoder_kwargs}
         own: dict[str, Any] = {"core": core, "encoder": encoder, "encoder_hidden_size_list": encoder_hidden_size_list}
-        super().__init__(obs_shape, action_shape, **own, encoder_kwargs=encoder_kwargs, **kwargs)
+        super().__init__(obs_shape, action_shape, **own, **shared, **kwargs)
         self.encoder = FamilyEncoder(self.encoder.encoder, core or {}, num_policies)
-        options = (novelty_hidden_size_list, embedding_size, encoder, encoder_kwargs)
-        self.novelty = Novelty(obs_shape, action_shape, *options)
+        widths = encoder_hidden_size_list if novelty_hidden_size_list is None else novelty_hidden_size_list
+        self.novelty = Novelty(obs_shape, action_shape, widths, embedding_size, encoder, **shared)
 
     def first_state(self, batch_size: int) -> Tensor:
         """Return the state at the start of an episode of the policy 0, zeros of shape (B, S)."""

@@ -32,14 +32,14 @@ class RandomFeatures(nn.Module):
         encoder: Registered name of the encoder; None chooses one by the shape.
         hidden_size_list: Widths of the encoder; None for its default.
         num_layers: Number of layers after the encoder, >= 1; the last one has no activation.
-        encoder_kwargs: Further keyword arguments of the encoder; None for none.
+        kwargs: Further arguments of ``encoder_for``: ``activation``, ``layer_norm`` and ``encoder_kwargs``.
     """
 
     def __init__(
-        self, obs_shape: Any, encoder: str | None, hidden_size_list: Any, num_layers: int, encoder_kwargs: Any = None
+        self, obs_shape: Any, encoder: str | None, hidden_size_list: Any, num_layers: int, **kwargs: Any
     ) -> None:
         super().__init__()
-        self.encoder = encoder_for(obs_shape, encoder, hidden_size_list, "relu", encoder_kwargs=encoder_kwargs)
+        self.encoder = encoder_for(obs_shape, encoder, hidden_size_list, kwargs.pop("activation", "relu"), **kwargs)
         size = self.encoder.output_size
         self.head = MLP([size] * (num_layers + 1), "relu", activate_last=False)
         for module in self.modules():
@@ -62,7 +62,7 @@ class Novelty(nn.Module):
         hidden_size_list: Widths of the encoders; None for their default.
         embedding_size: F, >= 1.
         encoder: Name of a registered encoder; None chooses one by the shape.
-        encoder_kwargs: Further keyword arguments of the encoders.
+        kwargs: Further arguments of ``encoder_for``: ``activation``, ``layer_norm`` and ``encoder_kwargs``.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Novelty(nn.Module):
         hidden_size_list: Sequence[int] | None,
         embedding_size: int,
         encoder: str | None = None,
-        encoder_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__()
         require(embedding_size >= 1, "embedding_size", ">= 1", embedding_size)
         shape = obs_shape
         if isinstance(shape, Mapping):
             shape = {name: part for name, part in shape.items() if name not in PREVIOUS}
-        below = encoder_for(shape, encoder, hidden_size_list, "relu", False, encoder_kwargs)
+        below = encoder_for(shape, encoder, hidden_size_list, **{"activation": "relu", **kwargs})
         self.embedding = nn.Sequential(below, nn.Linear(below.output_size, embedding_size))
         self.inverse_model = MLP((2 * embedding_size, 128, action_shape), "relu", activate_last=False)
         options = (shape, encoder, hidden_size_list)
-        self.target = RandomFeatures(*options, num_layers=1, encoder_kwargs=encoder_kwargs).requires_grad_(False)
-        self.predictor = RandomFeatures(*options, num_layers=2, encoder_kwargs=encoder_kwargs)
+        self.target = RandomFeatures(*options, num_layers=1, **kwargs).requires_grad_(False)
+        self.predictor = RandomFeatures(*options, num_layers=2, **kwargs)
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Return the embeddings, shape (B, F), and the errors of the predictor, shape (B,), of observations."""

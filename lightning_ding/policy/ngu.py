@@ -32,6 +32,7 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.model.novelty import PREVIOUS
 from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
@@ -53,7 +54,7 @@ class NGUModelConfig(R2D2ModelConfig):
     embedding_size: int = 32
     """Size of the embeddings that are compared, >= 1."""
     novelty_hidden_size_list: Sequence[int] | None = None
-    """Widths of the encoders of embeddings and random features; None for the encoder's default."""
+    """Widths of the encoders of embeddings and random features; None for encoder_hidden_size_list."""
 
     def __post_init__(self) -> None:
         require(self.num_policies >= 2, "model.num_policies", ">= 2", self.num_policies)
@@ -87,6 +88,9 @@ class NGUConfig(R2D2Config):
     """Number of nearest neighbours in the memory of an episode, >= 1."""
     memory_size: int = 30_000
     """Largest number of embeddings in the memory of an episode, >= num_neighbours."""
+    cross_mixture_ratio: float = 0.5
+    """Share of the sequences of a minibatch that another policy than the one that collected them learns from, in [0, 1];
+    that policy is drawn at random."""
     lifelong_max: float = 5.0
     """L, largest factor of the episodic reward for what is new in the whole run, >= 1; 1 for no such factor."""
     model: NGUModelConfig = field(default_factory=NGUModelConfig)
@@ -103,6 +107,8 @@ class NGUConfig(R2D2Config):
         require(neighbours >= 1, "num_neighbours", ">= 1", neighbours)
         allowed = f">= num_neighbours ({neighbours})"
         require(self.memory_size >= neighbours, "memory_size", allowed, self.memory_size)
+        ratio = self.cross_mixture_ratio
+        require(0 <= ratio <= 1, "cross_mixture_ratio", "in [0, 1]", ratio)
         require(self.lifelong_max >= 1, "lifelong_max", ">= 1", self.lifelong_max)
 
 
@@ -154,6 +160,7 @@ class NGUPolicy(R2D2Policy):
     def _init_learn(self) -> None:
         self._make_target()
         learn = self.config.learn
+        self._random_in_eval_mode = InEvalMode(self.model.novelty.target, where_it_matters=True)
         own = [one for one in self.model.novelty.parameters() if one.requires_grad]
         others = {id(one) for one in self.model.novelty.parameters()}
         values = [one for one in self.model.parameters() if id(one) not in others]
@@ -210,7 +217,16 @@ class NGUPolicy(R2D2Policy):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         report = super()._forward_learn(batch)
-        return report | self.updater.minimise(self.novelty_loss, batch, 1, NO_CLIP)
+        with self._random_in_eval_mode:
+            return report | self.updater.minimise(self.novelty_loss, batch, 1, NO_CLIP)
+
+    def prepare(self, data: Mapping[str, Any]) -> Any:
+        """Return the minibatch, where ``cross_mixture_ratio`` of the sequences have the number of another policy."""
+        batch, number = dict(data), self.config.model.num_policies
+        state, size = batch[STATE], len(batch[STATE])
+        moves = self.rng.integers(1, number, size=size) * (self.rng.random(size) < self.config.cross_mixture_ratio)
+        other = (state[:, -1].round() + torch.from_numpy(moves).to(state)) % number
+        return {**batch, STATE: torch.cat([state[:, :-1], other.unsqueeze(1)], 1)}
 
     def novelty_loss(self, batch: NGUBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the inverse model and of the predictor, means over all real steps, and both to report."""
@@ -233,7 +249,7 @@ class NGUPolicy(R2D2Policy):
 
     def _of_policy(self, values: Tensor, batch: NGUBatch) -> Tensor:
         """Return those of J values that belong to the policies of B sequences, shape (B,)."""
-        return values.to(batch["reward"])[batch["recurrent_state"][:, -1].long()]
+        return values.to(batch["reward"])[batch["recurrent_state"][:, -1].round().long()]
 
     def _report(self, batch: Any, *args: Any) -> dict[str, Tensor]:
         intrinsic = (batch["intrinsic_reward"] * batch["mask"]).sum() / batch["mask"].sum().clamp(min=1)

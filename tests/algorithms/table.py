@@ -165,7 +165,7 @@ def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     if issubclass(policy_class, CalQLPolicy):
         return {**batch, "data_return": batch["reward"]}
     if issubclass(policy_class, R2D3Policy):
-        return {**batch, "is_expert": batch["is_first"]}
+        return {**batch, "is_expert": batch["reward"] > 0}
     if not issubclass(policy_class, DQfDPolicy):
         return batch
     first = {"reward_1": -batch["reward"], "next_obs_1": batch["obs"], "terminated_1": batch["terminated"]}

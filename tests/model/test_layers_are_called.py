@@ -102,10 +102,10 @@ def tensors(output: Any) -> list[Tensor]:
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Yield each linear layer with its parent and its name there."""
+    """Yield each linear layer that learns with its parent and its name there."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear) and not isinstance(parent, Wrapper):
+            if isinstance(layer, nn.Linear) and is_trained(layer) and not isinstance(parent, Wrapper):
                 yield parent, name, layer
 
 
@@ -194,10 +194,15 @@ def test_hooks_of_all_layers_fire_and_may_keep_what_they_see(name: str) -> None:
     sum(leaf.sum() for leaf in found).backward()  # type: ignore[union-attr]
     assert len(layers) >= 3
     assert set(outputs) == set(layers)
-    assert gradients >= {layer for layer in layers if isinstance(layer, (nn.Linear, nn.Conv2d))}
+    assert gradients >= {layer for layer in layers if isinstance(layer, (nn.Linear, nn.Conv2d)) and is_trained(layer)}
     for layer in layers:
         assert [leaf.tolist() for leaf in tensors(outputs[layer])] == [leaf.tolist() for leaf in copies[layer]]
     assert_close(found, expected, rtol=1e-6, atol=1e-6)  # a recurrent layer with hooks is called for each step
+
+
+def is_trained(layer: nn.Module) -> bool:
+    """Return whether a layer learns, as those of a network of random features do not."""
+    return all(parameter.requires_grad for parameter in layer.parameters())
 
 
 def is_layer(module: nn.Module) -> bool:
