@@ -91,7 +91,8 @@ def _with_novelty(main: Config, create: Config) -> tuple[Config, Config]:
     sections = [one.get("policy", {}) for one in (main, create)]
     if not any(isinstance(one, Mapping) and str(one.get("type")).startswith("ngu") for one in sections):
         return main, create
-    moved = {name: {**create.pop(name, {}), **main.pop(name, {})} for name in NOVELTY}
+    given = [name for name in NOVELTY if name in main or name in create]
+    moved = {name: {**create.pop(name, {}), **main.pop(name, {})} for name in given}
     return {**main, "policy": {**main.get("policy", {}), **moved}}, create
 
 

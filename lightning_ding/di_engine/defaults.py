@@ -52,9 +52,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": _SEQUENCES,
     },
     "r2d3": {
-        **{"priority": True, "random_collect_size": 0, "burnin_step": 2, "learn_unroll_len": 80},
+        **{"priority": True, "burnin_step": 2, "learn_unroll_len": 80},
         "model": _HEAD,
-        "learn": {"lambda3": 1e-5},
         "other": _SEQUENCES,
     },
     "ngu": {

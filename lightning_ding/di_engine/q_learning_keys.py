@@ -230,7 +230,8 @@ NGU: dict[str, Key] = {
     **_novelty("episodic_reward_model"),
     "model.obs_shape": replaced(_OF_SPACES),
     "model.encoder_hidden_size_list": Key(_widths_in_dict),
-    "model.collector_env_num": to("model.num_policies"),
+    # with 1, its default, its policy divides by 0
+    "model.collector_env_num": Key(lambda value, _: {} if value == 1 else {"model.num_policies": value}),
 }
 
 # ---------------------------------------------------------------------------------------------------- demonstrations

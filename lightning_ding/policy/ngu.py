@@ -81,7 +81,7 @@ class NGUConfig(R2D2Config):
     discount_factor: float = 0.997
     """gamma of the first policy, which does not explore, in [0, 1)."""
     discount_factor_last: float = 0.99
-    """gamma of the last policy, in [0, discount_factor]."""
+    """gamma of the last policy, in [0, 1)."""
     beta: float = 0.3
     """Weight of the intrinsic reward for the last policy, >= 0."""
     num_neighbours: int = 10
@@ -102,7 +102,7 @@ class NGUConfig(R2D2Config):
         super().__post_init__()
         first, last, neighbours = self.discount_factor, self.discount_factor_last, self.num_neighbours
         require(first < 1, "discount_factor", "in [0, 1) with ngu", first)
-        require(0 <= last <= first, "discount_factor_last", f"in [0, discount_factor] = [0, {first}]", last)
+        require(0 <= last < 1, "discount_factor_last", "in [0, 1)", last)
         require(self.beta >= 0, "beta", ">= 0", self.beta)
         require(neighbours >= 1, "num_neighbours", ">= 1", neighbours)
         allowed = f">= num_neighbours ({neighbours})"

@@ -188,7 +188,7 @@ def test_wrong_action_leads_back_and_time_runs_out() -> None:
         ({"model": {"num_policies": 1}}, r"model\.num_policies must be >= 2, got 1"),
         ({"memory_size": 5}, r"memory_size must be >= num_neighbours \(10\), got 5"),
         ({"discount_factor": 1.0}, r"discount_factor must be in \[0, 1\) with ngu, got 1.0"),
-        ({"discount_factor_last": 0.999}, r"discount_factor_last must be in \[0, discount_factor\] = \[0, 0.997\]"),
+        ({"discount_factor_last": 1.0}, r"discount_factor_last must be in \[0, 1\), got 1.0"),
         ({"model": {"core": {"residual": True}}}, r"model\.core\.residual must be False with ngu"),
         ({"lifelong_max": 0.5}, r"lifelong_max must be >= 1, got 0.5"),
     ],
