@@ -205,7 +205,9 @@ def read_expert(source: Any) -> Pair:
     if not isinstance(source, (str, Path)):
         return read_pair(source)
     names = ("expert_main_config", "expert_create_config")
-    has_both = all(name in Path(source).read_text(errors="replace") for name in names) if Path(source).is_file() else False
+    has_both = (
+        all(name in Path(source).read_text(errors="replace") for name in names) if Path(source).is_file() else False
+    )
     return read_pair(read_file(source, names) if has_both else source)
 
 

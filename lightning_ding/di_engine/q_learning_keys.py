@@ -192,7 +192,11 @@ _WITH_EXPERT: dict[str, Key] = {
     "collect.model_path": replaced("collect.data_path, a data set that a trained policy has collected"),
 }
 DQFD: dict[str, Key] = {**DQN, **_WITH_EXPERT, "priority": _PRIORITY, "priority_IS_weight": _IS_WEIGHT}
-R2D3: dict[str, Key] = {**R2D2, **_WITH_EXPERT, "learn.lambda_one_step_td": to("learn.lambda_one_step_td", convert=float)}
+R2D3: dict[str, Key] = {
+    **R2D2,
+    **_WITH_EXPERT,
+    "learn.lambda_one_step_td": to("learn.lambda_one_step_td", convert=float),
+}
 
 # ---------------------------------------------------------------------------------------------------- NGU
 
@@ -220,7 +224,9 @@ def _novelty(section: str) -> dict[str, Key]:
     found |= dict.fromkeys(("last_nonzero_reward_rescale", "last_nonzero_reward_weight"), replaced(_SCALE))
     found["intrinsic_reward_type"] = only("add", why="the intrinsic reward is added to that of the env")
     found["learning_rate"] = to("learn.learning_rate_novelty")
-    found["hidden_size_list"] = Key(lambda value, cfg: {} if is_image(cfg) else {"model.novelty_hidden_size_list": list(value)})
+    found["hidden_size_list"] = Key(
+        lambda value, cfg: {} if is_image(cfg) else {"model.novelty_hidden_size_list": list(value)}
+    )
     return {f"{section}.{name}": key for name, key in found.items()}
 
 

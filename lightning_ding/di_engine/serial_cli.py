@@ -32,7 +32,19 @@ from lightning_ding.utils.protocols import return_text
 RANKED = tuple(name for name, kind in REWARDS_OF_ENTRIES.items() if kind == "trex")
 """Entries that learn from ranked trajectories."""
 SHORT_MODES = (
-    *("onpolicy", "onpolicy_ppg", "offline", "bc", "sqil", "dqfd", "r2d3", "ngu", "reward_model_ngu", "gail", "guided_cost"),
+    *(
+        "onpolicy",
+        "onpolicy_ppg",
+        "offline",
+        "bc",
+        "sqil",
+        "dqfd",
+        "r2d3",
+        "ngu",
+        "reward_model_ngu",
+        "gail",
+        "guided_cost",
+    ),
     *("reward_model_onpolicy", "reward_model_offpolicy", *RANKED),
 )
 MODES = ("serial", *SHORT_MODES, *(f"serial_{name}" for name in SHORT_MODES), "serial_reward_model", "eval")

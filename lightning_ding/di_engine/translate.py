@@ -46,7 +46,20 @@ from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 ENTRIES = (
-    *("serial", "onpolicy", "onpolicy_ppg", "offline", "dt", "bc", "sqil", "dqfd", "r2d3", "ngu", "reward_model_ngu", "gail"),
+    *(
+        "serial",
+        "onpolicy",
+        "onpolicy_ppg",
+        "offline",
+        "dt",
+        "bc",
+        "sqil",
+        "dqfd",
+        "r2d3",
+        "ngu",
+        "reward_model_ngu",
+        "gail",
+    ),
     *("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost"),
     *("preference_based_irl", "preference_based_irl_onpolicy", "trex", "trex_onpolicy"),
     *("reward_model_trex", "reward_model_trex_onpolicy"),

@@ -1,8 +1,4 @@
-"""An env that needs exploration: a corridor with a reward at its far end only.
-
-Which action moves on differs from cell to cell, and the other one leads back to the start, so the number of cells that
-random actions reach grows with the logarithm of their number only.
-"""
+"""An env that needs exploration: a corridor that winds through a square, with a reward at its far end only."""
 
 from __future__ import annotations
 
@@ -15,47 +11,52 @@ from numpy.typing import NDArray
 
 from lightning_ding.config import require
 
+MOVES = ((0, 1), (1, 0), (0, -1), (-1, 0))  # right, down, left, up
+
 
 class CorridorEnv(gym.Env[NDArray[np.float32], np.int64]):
-    """Walk from the first cell of a corridor to the last one, which has the only reward, 1.
+    """Walk from the first cell of a winding corridor to the last one, which has the only reward, 1.
 
-    An observation is the cell as a one-hot vector. One of two actions moves to the next cell, the other one to the first
-    cell. Which one it is was drawn at random for each cell, and is the same in all episodes. An episode ends at the last
-    cell, and is truncated after twice as many steps as there are cells.
+    The rows of a square are joined at their right and left ends in turn. An observation is the row and the column,
+    from -1 to 1. The actions are right, down, left and up; a move into a wall has no effect. An episode ends at the
+    last cell, and is truncated after twice as many steps as there are cells. Random actions and a constant action do not
+    reach the end: a random walk passes only a few cells.
 
     Args:
-        length: Number of cells, >= 2.
-        layout: Seed of the actions that move on, >= 0.
+        size: Number of rows and of columns, >= 2.
 
     Example:
-        >>> env = CorridorEnv(length=3)
-        >>> env.reset()[0].tolist(), env.step(env.onward[0])[0].tolist()
-        ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
+        >>> env = CorridorEnv(size=2)
+        >>> env.reset()[0].tolist(), env.step(0)[0].tolist(), env.step(1)[0].tolist()
+        ([-1.0, -1.0], [-1.0, 1.0], [1.0, 1.0])
     """
 
-    def __init__(self, length: int = 20, layout: int = 0) -> None:
-        require(length >= 2, "length", ">= 2", length)
-        self.length = length
-        self.onward: NDArray[np.int64] = np.random.default_rng(layout).integers(2, size=length)
-        """The action that moves on, for each cell, shape (length,)."""
-        self.observation_space: Any = spaces.Box(0.0, 1.0, (length,), np.float32)
-        self.action_space = spaces.Discrete(2)
-        self._cell = self._steps = 0
+    def __init__(self, size: int = 5) -> None:
+        require(size >= 2, "size", ">= 2", size)
+        self.size = size
+        self.observation_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(len(MOVES))
+        self._row = self._column = self._steps = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start in the first cell."""
         super().reset(seed=seed)
-        self._cell = self._steps = 0
+        self._row = self._column = self._steps = 0
         return self._obs(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Move to the next cell or to the first one."""
-        self._cell = self._cell + 1 if action == self.onward[self._cell] else 0
+        """Move to a neighbouring cell, unless there is a wall."""
+        down, right = MOVES[int(action)]
+        row, column, last = self._row + down, self._column + right, self.size - 1
+        opening = last if min(row, self._row) % 2 == 0 else 0  # column where this row and the next one are joined
+        if 0 <= row <= last and 0 <= column <= last and (not down or column == opening):
+            self._row, self._column = row, column
         self._steps += 1
-        is_there = self._cell == self.length - 1
-        return self._obs(), float(is_there), is_there, not is_there and self._steps == 2 * self.length, {}
+        is_there = self._row == last and self._column == (last if last % 2 == 0 else 0)
+        is_late = self._steps == 2 * self.size**2
+        return self._obs(), float(is_there), is_there, is_late and not is_there, {}
 
     def _obs(self) -> NDArray[np.float32]:
-        return (np.arange(self.length) == self._cell).astype(np.float32)
+        return (2 * np.array([self._row, self._column]) / (self.size - 1) - 1).astype(np.float32)

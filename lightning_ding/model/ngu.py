@@ -20,6 +20,7 @@ from lightning_ding.model.encoder import ObsShape
 from lightning_ding.model.novelty import Novelty
 from lightning_ding.registry import MODEL_REGISTRY
 
+
 class FamilyEncoder(RecurrentEncoder):
     """An encoder and a core that gets the policy's number as a one-hot vector after the features.
 

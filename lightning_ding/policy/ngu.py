@@ -89,8 +89,8 @@ class NGUConfig(R2D2Config):
     memory_size: int = 30_000
     """Largest number of embeddings in the memory of an episode, >= num_neighbours."""
     cross_mixture_ratio: float = 0.5
-    """Share of the sequences of a minibatch that another policy than the one that collected them learns from, in [0, 1];
-    that policy is drawn at random."""
+    """Share of the sequences of a minibatch that another policy than the one that collected them learns from, in
+    [0, 1]; that policy is drawn at random."""
     lifelong_max: float = 5.0
     """L, largest factor of the episodic reward for what is new in the whole run, >= 1; 1 for no such factor."""
     model: NGUModelConfig = field(default_factory=NGUModelConfig)

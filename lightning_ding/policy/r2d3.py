@@ -25,11 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from lightning_ding import nested, rl
-from lightning_ding.config import require
+from lightning_ding import rl
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.dqfd import DemonstrationLossConfig, half_square
 from lightning_ding.policy.r2d2 import R2D2Batch, R2D2Config, R2D2LearnConfig, R2D2Policy

@@ -195,7 +195,8 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "impala", "acer", "r2d2", "ngu"], "it needs a buffer of sequences or of its own policy's steps"
+        ["ppo_offpolicy", "impala", "acer", "r2d2", "ngu"],
+        "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),

@@ -154,7 +154,12 @@ def r2d3(rng: np.random.Generator, rescales: bool) -> Values:
     randomise(online, rng)
     randomise(target, rng)
     policy, gradients = learner(R2D3Policy, online, target, rescales)
-    policy.lambda1, policy.lambda2, policy.lambda_one_step_td, policy.margin_function = LAMBDA1, LAMBDA2, ONE_STEP, MARGIN
+    policy.lambda1, policy.lambda2, policy.lambda_one_step_td, policy.margin_function = (
+        LAMBDA1,
+        LAMBDA2,
+        ONE_STEP,
+        MARGIN,
+    )
     given = sequences(rng) | {"is_expert": torch.from_numpy(rng.random(SIZE) < 0.5)}
     items = items_of(given)
     for item, sequence in enumerate(items):

@@ -465,9 +465,7 @@ def test_config_of_ngu_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.Mo
         translate(({**main, "policy": R2D2["policy"]}, {"env": {"type": "cartpole"}, "policy": {"type": "r2d2"}}))
 
 
-def test_config_of_r2d3_on_cartpole_trains_on_a_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_of_r2d3_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write_expert(tmp_path, False)
     learn = {**R2D2["policy"]["learn"], "lambda1": 1.0, "lambda2": 2.0, "lambda3": 1e-5, "lambda_one_step_td": 1}

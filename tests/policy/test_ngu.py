@@ -19,8 +19,7 @@ from lightning_ding.envs.wrappers import PreviousStep
 from lightning_ding.policy import NGUPolicy, R2D2Policy
 from tests.algorithms.table import make_policy, state_of
 from tests.conftest import MakeTrainer
-from tests.policy.test_r2d2 import make as make_r2d2
-from tests.policy.test_r2d2 import sequences
+from tests.policy.test_r2d2 import make as make_r2d2, sequences
 
 SIZES: dict[str, Any] = {
     **{"obs_shape": 3, "action_shape": 2, "num_policies": 3, "embedding_size": 4},
@@ -46,7 +45,9 @@ def test_first_policy_learns_what_r2d2_learns() -> None:
     r2d2, policy = make_r2d2(), make(discount_factor=0.9, discount_factor_last=0.5)
     for network, other in ((policy.model, r2d2.model), (policy.target_model, r2d2.target_model)):
         given = other.state_dict()
-        given["encoder.core.rnn.weight_ih_l0"] = torch.cat([given["encoder.core.rnn.weight_ih_l0"], torch.zeros(20, 3)], 1)
+        given["encoder.core.rnn.weight_ih_l0"] = torch.cat(
+            [given["encoder.core.rnn.weight_ih_l0"], torch.zeros(20, 3)], 1
+        )
         assert not network.load_state_dict(given, strict=False).unexpected_keys
     loss, report = policy.loss(batch_of(policy, 0))
     expected, other_report = R2D2Policy.loss(r2d2, sequences(r2d2))
@@ -148,16 +149,16 @@ def test_novelty_learns_from_real_steps_only_and_leaves_the_random_features() ->
 
 
 def test_wrapper_adds_the_last_action_and_reward() -> None:
-    env = PreviousStep(CorridorEnv(length=3))
+    env = PreviousStep(CorridorEnv(size=2))
     obs, _ = env.reset(seed=0)
     assert {name: part.tolist() for name, part in obs.items()} == {
-        **{"observation": [1.0, 0.0, 0.0], "previous_action": [0.0, 0.0], "previous_reward": [0.0]}
+        **{"observation": [-1.0, -1.0], "previous_action": [0.0] * 4, "previous_reward": [0.0]}
     }
-    onward = env.unwrapped.onward  # type: ignore[attr-defined]
-    env.step(onward[0])
-    obs, reward, terminated, _, _ = env.step(onward[1])
+    env.step(0)
+    env.step(1)
+    obs, reward, terminated, _, _ = env.step(2)
     assert (reward, terminated) == (1.0, True)
-    assert obs["previous_action"].tolist() == [float(onward[1] == 0), float(onward[1] == 1)]
+    assert obs["previous_action"].tolist() == [0.0, 0.0, 1.0, 0.0]
     assert obs["previous_reward"].tolist() == [1.0]
     assert env.observation_space.contains(obs)
     pendulum = PreviousStep(gym.make("Pendulum-v1"))
@@ -173,13 +174,16 @@ class _Many(CorridorEnv):
         self.action_space = gym.spaces.MultiDiscrete([2, 2])  # type: ignore[assignment]
 
 
-def test_wrong_action_leads_back_and_time_runs_out() -> None:
-    env = CorridorEnv(length=4, layout=2)
+def test_corridor_winds_and_walls_stop_a_move() -> None:
+    env = CorridorEnv(size=3)
     env.reset()
-    env.step(env.onward[0])
-    assert env.step(1 - env.onward[1])[0].tolist() == [1.0, 0.0, 0.0, 0.0]
-    found = [env.step(1 - env.onward[0])[2:4] for _ in range(6)]
-    assert found == [(False, False)] * 5 + [(False, True)]
+    for action in (1, 2, 3, 0, 1):  # walls below, to the left and above; then one cell to the right, and a wall below
+        obs = env.step(action)[0]
+    assert obs.tolist() == [-1.0, 0.0]
+    found = [env.step(action)[1:4] for action in (0, 1, 3, 1, 2, 2, 1, 0, 0)]
+    assert found == [(0.0, False, False)] * 8 + [(1.0, True, False)]
+    env.reset()
+    assert [env.step(2)[2:4] for _ in range(18)] == [(False, False)] * 17 + [(False, True)]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,9 @@ def test_interrupted_run_continues_with_the_same_bits(overlap: bool, tmp_path: P
         data: dict[str, Any] = {"num_envs": 2, "seed": 3, "max_env_step": 5000, "wrappers": ["previous_step"]}
         data |= {"mode": "async", "overlap": True} if overlap else {}
         datamodule = ReplayDataModule(CorridorEnv, **data, rounds_per_epoch=3)
-        trainer = make_trainer(max_epochs=epochs, callbacks=[RunCheckpoint(tmp_path / folder)], enable_checkpointing=True)
+        trainer = make_trainer(
+            max_epochs=epochs, callbacks=[RunCheckpoint(tmp_path / folder)], enable_checkpointing=True
+        )
         trainer.fit(policy, datamodule, ckpt_path=ckpt_path)
         return state_of(policy, datamodule), policy._novelty.state_dict()
 

@@ -16,8 +16,7 @@ from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import R2D2Policy, R2D3Policy
 from tests.algorithms.table import make_policy, random_episodes, state_of
 from tests.conftest import MakeTrainer
-from tests.policy.test_r2d2 import make as make_r2d2
-from tests.policy.test_r2d2 import sequences
+from tests.policy.test_r2d2 import make as make_r2d2, sequences
 
 ONLY_STEPS = {"lambda2": 0.0, "lambda3": 0.0, "lambda_one_step_td": 0.0}
 
@@ -162,7 +161,9 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path: Path, make_train
         policy = make_policy("r2d3")
         data = {"demonstrations": random_episodes("CartPole-v1"), "num_envs": 2, "seed": 3, "max_env_step": 5000}
         datamodule = ReplayDataModule("CartPole-v1", **data, rounds_per_epoch=3, demonstration_share=0.1)
-        trainer = make_trainer(max_epochs=epochs, callbacks=[RunCheckpoint(tmp_path / folder)], enable_checkpointing=True)
+        trainer = make_trainer(
+            max_epochs=epochs, callbacks=[RunCheckpoint(tmp_path / folder)], enable_checkpointing=True
+        )
         trainer.fit(policy, datamodule, ckpt_path=ckpt_path)
         weights = datamodule._demonstrations.buffer.state_dict()["tensors"]["own/weight"].tolist()
         return state_of(policy, datamodule), weights
