@@ -19,7 +19,7 @@ class CorridorEnv(gym.Env[NDArray[np.float32], np.int64]):
 
     The rows of a square are joined at their right and left ends in turn. An observation is the row and the column,
     from -1 to 1. The actions are right, down, left and up; a move into a wall has no effect. An episode ends at the
-    last cell, and is truncated after twice as many steps as there are cells. Random actions and a constant action do not
+    last cell. It is truncated after twice as many steps as there are cells. Random actions and a constant action do not
     reach the end: a random walk passes only a few cells.
 
     Args:
