@@ -160,7 +160,7 @@ PROOFS = {
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
     "r2d2_no_velocity": Proof("r2d2", NO_VELOCITY, 300_000, 400),
-    "r2d3_cartpole": Proof("r2d3", "CartPole-v1", 25_000, 400, demonstrations="cartpole_best"),
+    "r2d3_cartpole": Proof("r2d3", "CartPole-v1", 25_000, 195, demonstrations="cartpole_best"),
     "ngu_corridor": Proof("ngu", CORRIDOR, 20_000, 0.9),
     "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
     "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),

@@ -41,7 +41,7 @@ CARTPOLE = {
     "fqf": 450,
     "discrete_sac": 200,
     "r2d2": 400,
-    "r2d3": 400,
+    "r2d3": 195,
     "recurrent_ppo": 400,
     "ppo": 475,
     "ppg": 475,
