@@ -44,10 +44,11 @@ class DemonstrationLossConfig:
     per_train_iter_k: int = 10
     """Updates from demonstrations only, before the first collection, >= 0."""
 
-    def check(self, *names: str) -> None:
-        """Raise if a weight, a margin or a number of updates, or one of further fields, is negative."""
-        for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k", *names):
-            require(getattr(self, name) >= 0, f"learn.{name}", ">= 0", getattr(self, name))
+
+def check_weights(config: DemonstrationLossConfig, *names: str) -> None:
+    """Raise if a weight, a margin or a number of updates, or one of further fields, is negative."""
+    for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k", *names):
+        require(getattr(config, name) >= 0, f"learn.{name}", ">= 0", getattr(config, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class DQfDLearnConfig(DemonstrationLossConfig, DQNLearnConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check()
+        check_weights(self)
 
 
 def _dqfd_other() -> QLearningOtherConfig:

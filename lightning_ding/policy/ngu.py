@@ -191,7 +191,7 @@ class NGUPolicy(R2D2Policy):
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return what R2D2 returns, and the numbers of the envs."""
         output = super()._forward_collect(obs, eps=eps)
-        ids = self._action_selector.env_ids
+        ids = getattr(self._action_selector, "env_ids")  # noqa: B009 - of RecurrentSelector
         return {**output, ENV: torch.arange(len(output[IS_FIRST])) if ids is None else torch.tensor(ids)}
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class NGUPolicy(R2D2Policy):
         """Return the loss of the inverse model and of the predictor, means over all real steps, and both to report."""
         real = batch["mask"].flatten().float()
         size = real.sum().clamp(min=1)
-        steps = [nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "next_obs")]  # type: ignore[literal-required]
+        steps = [nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "next_obs")]
         inverse = self.model.novelty.inverse_error(*steps, batch["action"].flatten())
         error = self.model.novelty.error(steps[1])
         inverse_loss, predictor_loss = ((real * one).sum() / size for one in (inverse, error))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.dqfd import DemonstrationLossConfig, half_square
+from lightning_ding.policy.dqfd import DemonstrationLossConfig, check_weights, half_square
 from lightning_ding.policy.r2d2 import R2D2Batch, R2D2Config, R2D2LearnConfig, R2D2Policy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
@@ -44,7 +44,7 @@ class R2D3LearnConfig(DemonstrationLossConfig, R2D2LearnConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lambda_one_step_td")
+        check_weights(self, "lambda_one_step_td")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,7 +168,7 @@ class EpisodicMemory:
         from lightning_ding.rl.running import combine_moments, moments
 
         finite = error[error.isfinite()].cpu()
-        self._error = torch.stack(combine_moments(*self._error.unbind(), *moments(finite)))
+        self._error = torch.stack(combine_moments(self._error[0], self._error[1], self._error[2], *moments(finite)))
         count, mean, square = self._error.unbind()
         deviation = (square / count.clamp(min=1)).sqrt().clamp(min=1e-11)
         return 1 + (error - mean.to(error)) / deviation.to(error)

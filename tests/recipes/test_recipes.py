@@ -104,7 +104,7 @@ DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLIN
 """The recipes that take data, and their file."""
 ARGUMENTS = (
     *("num_envs", "max_env_step", "max_train_iter", "env_kwargs", "eval_env_kwargs", "wrappers"),
-    *("norm_obs", "norm_reward"),
+    *("norm_obs", "norm_reward", "demonstration_share"),
 )
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
 SMALL: dict[str, dict[str, Any]] = {  # options of a short run

@@ -110,5 +110,6 @@ def test_factor_of_each_sequence_changes_only_its_own_targets() -> None:
     ends, gammas = torch.zeros(6, 3), torch.tensor([0.5, 0.9, 0.99])
     together = rl.sequence_targets(reward, ends, mask, value, gammas, 3)
     for column, gamma in enumerate(gammas.tolist()):
-        alone = rl.sequence_targets(*(x[:, [column]] for x in (reward, ends, mask, value)), gamma, 3)
+        parts = [x[:, [column]] for x in (reward, ends, mask, value)]
+        alone = rl.sequence_targets(parts[0], parts[1], parts[2], parts[3], gamma, 3)
         assert_close(together[:, [column]], alone)
