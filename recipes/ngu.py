@@ -4,7 +4,7 @@
     python recipes/ngu.py --seed 1
 
 Ends as soon as 20 greedy episodes reach the end, and evaluates the policy at the end on 20 others.
-A corridor of 16 cells winds through a square, and a move into a wall has no effect, so random actions do not reach the end.
+A corridor of 16 cells winds through a square, so random actions hardly ever reach its end.
 """
 
 from __future__ import annotations

@@ -26,11 +26,8 @@ CONFIG = {
     "burnin_step": 4,
     "learn_unroll_len": 20,
     "learn": {
-        "update_per_collect": 4,
-        "batch_size": 32,
-        "learning_rate": 1e-3,
-        "target_theta": 0.01,
-        "per_train_iter_k": 500,
+        **{"update_per_collect": 4, "batch_size": 32, "learning_rate": 1e-3},
+        **{"target_theta": 0.01, "per_train_iter_k": 500},
     },
     "eval": {"evaluator": {"eval_freq": 250, "n_episode": 20, "stop_value": 500.0}},
 }
