@@ -29,9 +29,15 @@ from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.config import ReplayBufferConfig
 
 
+def check_weights(config: Any, *names: str) -> None:
+    """Raise if a weight, a margin or a number of updates, or one of further fields, is negative."""
+    for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k", *names):
+        require(getattr(config, name) >= 0, f"learn.{name}", ">= 0", getattr(config, name))
+
+
 @dataclass(frozen=True, kw_only=True)
-class DemonstrationLossConfig:
-    """The weights of the losses of a policy that learns from demonstrations; to be mixed into a section ``learn``."""
+class DQfDLearnConfig(DQNLearnConfig):
+    """Options for updates."""
 
     lambda1: float = 1.0
     """Weight of the loss of the n-step return, >= 0; that of the one-step return has the weight 1."""
@@ -43,17 +49,6 @@ class DemonstrationLossConfig:
     """Least distance of the demonstrated action's value to the others, >= 0."""
     per_train_iter_k: int = 10
     """Updates from demonstrations only, before the first collection, >= 0."""
-
-
-def check_weights(config: DemonstrationLossConfig, *names: str) -> None:
-    """Raise if a weight, a margin or a number of updates, or one of further fields, is negative."""
-    for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k", *names):
-        require(getattr(config, name) >= 0, f"learn.{name}", ">= 0", getattr(config, name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DQfDLearnConfig(DemonstrationLossConfig, DQNLearnConfig):
-    """Options for updates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,16 +29,26 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.dqfd import DemonstrationLossConfig, check_weights, half_square
+from lightning_ding.policy.dqfd import check_weights, half_square
 from lightning_ding.policy.r2d2 import R2D2Batch, R2D2Config, R2D2LearnConfig, R2D2Policy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D3LearnConfig(DemonstrationLossConfig, R2D2LearnConfig):
+class R2D3LearnConfig(R2D2LearnConfig):
     """Options for updates."""
 
+    lambda1: float = 1.0
+    """Weight of the loss of the n-step return, >= 0."""
+    lambda2: float = 1.0
+    """Weight of the margin loss of the demonstrations, >= 0."""
+    lambda3: float = 1e-5
+    """Weight of half the sum of the squared parameters, >= 0."""
+    margin_function: float = 0.8
+    """Least distance of the demonstrated action's value to the others, >= 0."""
+    per_train_iter_k: int = 10
+    """Updates from demonstrations only, before the first collection, >= 0."""
     lambda_one_step_td: float = 1.0
     """Weight of the loss of the one-step return, >= 0."""
 
