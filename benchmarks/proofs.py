@@ -91,7 +91,7 @@ class Proof:
     demonstrations: str | None = None
     """Data set of ``benchmarks/offline.py`` that the algorithm learns from too, and the peer does not."""
     expert: str | None = None
-    """Data set of ``benchmarks/offline.py`` that the reward model imitates."""
+    """Data set of ``benchmarks/offline.py`` that the reward model learns from."""
     without: tuple[str, ...] = ()
     """Sections of the recipe's CONFIG that are left out, to show what they achieve."""
     is_ceiling: bool = False
@@ -185,6 +185,10 @@ PROOFS = {
     "icm_mountaincar": Proof("icm", "MountainCar-v0", 150_000, -150),
     "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",), is_ceiling=True),
     "gail_cartpole": Proof("gail", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "guided_cost_cartpole": Proof("guided_cost", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "red_cartpole": Proof("red", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "trex_cartpole": Proof("trex", "CartPole-v1", 200_000, 450, expert="cartpole_random"),
+    "drex_cartpole": Proof("drex", "CartPole-v1", 200_000, 450, expert="cartpole_noisy"),
     "her_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9),
     "dqn_bitflip": Proof("her", BIT_FLIP, 100_000, 0.1, NO_HINDSIGHT, is_ceiling=True),
     "dqn_defaults_cartpole": Proof("dqn", "CartPole-v1", 100_000, 475, has_defaults=True),

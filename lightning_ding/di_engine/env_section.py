@@ -88,6 +88,10 @@ class EnvSection:
     """D4RL's name of the data set that the name of the env implies."""
     reward_norm: str | None = None
     """D4RL's way to scale the rewards of the data set."""
+    scales_actions: bool = False
+    """Whether DI-engine's env maps actions in [-1, 1] to its bounds; its data sets have them in [-1, 1]."""
+    norm_by_data: bool = False
+    """Whether observations are normalized with the statistics of the data set."""
 
     def take(self, name: str, default: Any) -> Any:
         """Return an entry, which counts as translated."""

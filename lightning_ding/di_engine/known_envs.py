@@ -59,6 +59,10 @@ def translate_known(section: EnvSection, kind: Any, modules: Sequence[str]) -> N
         other_envs.use_other(section, kind)
     else:
         found(section)
+    norm = section.left.get("norm_obs") or {}
+    if norm.get("use_norm") and (norm.get("offline_stats") or {}).get("use_offline_stats"):
+        section.take("norm_obs", None)
+        section.norm_by_data = True
     for name in sorted(section.left):
         hint = nearest(name, section.known - {"type", "import_names", "manager", "cfg_type"})
         hint = f"; {hint}" if hint.startswith("did") else ""
@@ -108,6 +112,7 @@ def _take_act_scale(section: EnvSection, by_policy: bool = True) -> bool:
     """Return whether actions are scaled from [-1, 1] to the bounds of the env, which policies do themselves."""
     scales = bool(section.take("act_scale", False))
     if scales and by_policy:
+        section.scales_actions = True
         section.translated.append(
             "env.act_scale True -> policies map their actions from [-1, 1] to the bounds of the env"
         )

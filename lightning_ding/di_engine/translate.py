@@ -188,6 +188,12 @@ def _run(
     demonstrations = demonstrations_of(keys, family) if family in ("dqfd", "r2d3") else {}
     if is_sqil:
         demonstrations = _steps_of_expert(expert, notes)
+    for path in (demonstrations.get("demonstrations"), config.get("reward_model", {}).get("data_path")):
+        envs = envs.for_data(path)
+    if envs.norm_by_data:
+        notes.warnings.append(
+            "env.norm_obs has no effect: its offline_stats are those of a data set, and there is none"
+        )
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
     return make_run(described, cfg, given, envs, data, times, notes)
 
