@@ -22,7 +22,6 @@ from lightning_ding.config import require
 from lightning_ding.envs.stepper import merge_rows, with_final_obs
 from lightning_ding.rl.running import combine_moments
 from lightning_ding.utils.ranks import gather_rows, world_size
-from lightning_ding.utils.teams import NOT_SEEN, is_team
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
@@ -313,8 +312,7 @@ def _not_in_episode(info: Info, ended: BoolArray) -> BoolArray:
 
 def _make_statistics(space: gym.Space[Any], name: str = "") -> Statistics | None:
     if isinstance(space, gym.spaces.Dict):
-        unseen = NOT_SEEN if is_team(space.spaces) else ()
-        parts = {key: _make_statistics(below, key) for key, below in space.spaces.items() if key not in unseen}
+        parts = {key: _make_statistics(below, key) for key, below in space.spaces.items()}
         return {key: part for key, part in parts.items() if part is not None} or None
     is_number = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and name != "action_mask"
     return RunningStatistics(cast("tuple[int, ...]", space.shape)) if is_number else None

@@ -28,13 +28,6 @@ from torch import Tensor
 
 AGENT_STATE, GLOBAL_STATE, ACTION_MASK = "agent_state", "global_state", "action_mask"
 ALIVE, AGENT_REWARD = "alive", "agent_reward"
-NOT_SEEN = (ACTION_MASK, ALIVE, AGENT_REWARD)
-"""Entries that are no numbers which agents see, so that they are not normalised."""
-
-
-def is_team(obs: Any) -> bool:
-    """Return whether these are observations of a team, or the entries of their space."""
-    return isinstance(obs, Mapping) and AGENT_STATE in obs
 
 
 def team_shapes(observation_space: spaces.Space[Any], action_space: spaces.Space[Any], policy: str) -> dict[str, Any]:

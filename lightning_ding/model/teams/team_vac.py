@@ -110,11 +110,23 @@ class TeamVAC(nn.Module):
         widths = (64, 64) if encoder_hidden_size_list is None else encoder_hidden_size_list
         options = (parameter_sharing, agent_id, widths, activation, layer_norm, core)
         self.centralised = centralised
-        self.encoder = AgentEncoder(agent_num, agent_obs_shape, *options)
+        sizes = (agent_obs_shape, max(action_counts(1, action_shape)))
+        self._make_actors(agent_num, *sizes, is_discrete, log_std_init, *options)
         self.critic_encoder = AgentEncoder(agent_num, agent_obs_shape + global_obs_shape * centralised, *options)
-        groups, features = self.encoder.groups, self.encoder.output_size
-        self.actor = AgentHead(features, max(action_counts(1, action_shape)), is_discrete, groups, log_std_init)
-        self.critic = AgentMLP([self.critic_encoder.output_size, 1], groups)
+        self.critic = AgentMLP([self.critic_encoder.output_size, 1], self.critic_encoder.groups)
+
+    def _make_actors(
+        self,
+        agent_num: int,
+        obs_size: int,
+        action_size: int,
+        is_discrete: bool,
+        log_std_init: float | None,
+        *options: Any,
+    ) -> None:
+        self.encoder = AgentEncoder(agent_num, obs_size, *options)
+        features, groups = self.encoder.output_size, self.encoder.groups
+        self.actor = AgentHead(features, action_size, is_discrete, groups, log_std_init)
 
     def forward(self, obs: Any, mode: str = "compute_actor_critic") -> dict[str, Any]:
         """Call the method named ``mode`` and return its output.
@@ -168,10 +180,13 @@ class TeamVAC(nn.Module):
 
         The arguments are those of :meth:`VAC.init_orthogonally`.
         """
-        for part, gain in ((self.encoder.layers, hidden), (self.critic_encoder.layers, hidden)):
-            init_agents_orthogonally(part, gain)
-        init_agents_orthogonally(self.actor.output, actor)
+        self._init_actors(hidden, actor)
+        init_agents_orthogonally(self.critic_encoder.layers, hidden)
         init_agents_orthogonally(self.critic, critic)
+
+    def _init_actors(self, hidden: float, output: float) -> None:
+        init_agents_orthogonally(self.encoder.layers, hidden)
+        init_agents_orthogonally(self.actor.output, output)
 
 
 @MODEL_REGISTRY.register("recurrent_team_vac")

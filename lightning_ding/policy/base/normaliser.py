@@ -152,12 +152,6 @@ class Normaliser(nn.Module):
         normal = {name: self.normalise_obs(batch[name]) for name in OBSERVATIONS if name in batch}
         if self._has_reward:
             normal |= {name: self._part(REWARD).scaled(batch[name]) for name in REWARDS if name in batch}
-            from lightning_ding.utils.teams import AGENT_REWARD, is_team
-
-            for name in OBSERVATIONS[1:]:  # in which a team's agents have rewards of their own
-                seen = normal.get(name, batch.get(name))
-                if is_team(seen) and AGENT_REWARD in seen:
-                    normal[name] = {**seen, AGENT_REWARD: self._part(REWARD).scaled(seen[AGENT_REWARD])}
         return {**batch, **normal}
 
     def scale_return(self, value: Tensor) -> Tensor:

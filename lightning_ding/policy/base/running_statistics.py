@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from lightning_ding.rl import RunningMeanStd
 from lightning_ding.rl.running import Moments, moments
-from lightning_ding.utils.teams import NOT_SEEN, is_team
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
@@ -79,8 +78,7 @@ def float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[
         space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
     if isinstance(space, spaces.Dict):
         below = [float_entries(part, (*path, name)) for name, part in space.spaces.items()]
-        unseen = NOT_SEEN if is_team(space.spaces) else ()
-        return {found: shape for entries in below for found, shape in entries.items() if found[-1] not in unseen}
+        return {found: shape for entries in below for found, shape in entries.items()}
     is_float = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
     is_mask = bool(path) and path[-1] == "action_mask"
     return {path: tuple(cast(spaces.Box, space).shape)} if is_float and not is_mask else {}
