@@ -152,7 +152,10 @@ def test_what_a_dead_agent_sees_and_does_changes_no_weight(name: str) -> None:
 
 
 def test_standardised_advantages_count_living_agents_only() -> None:
-    table, counted = torch.tensor([[1.0, 5.0, 3.0, 9.0], [2.0, 7.0, 7.0, 7.0]]), torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]])
+    table, counted = (
+        torch.tensor([[1.0, 5.0, 3.0, 9.0], [2.0, 7.0, 7.0, 7.0]]),
+        torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]]),
+    )
     first, second = standardise_over_ranks([table], counted=[counted.float()])[0]
     living = torch.tensor([1.0, 3.0, 9.0])
     assert_close(first[[0, 2, 3]], (living - living.mean()) / living.std())
