@@ -160,7 +160,7 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
-    modules={name: "teams.mappo" for name in ("mappo", "ippo", "recurrent_mappo")} | {"happo": "teams.happo"},
+    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo") | {"happo": "teams.happo"},
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",

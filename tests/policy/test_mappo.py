@@ -249,7 +249,7 @@ def test_continuous_actions_in_the_units_of_each_agent_are_learned(make_trainer:
 def test_reward_models_are_refused_for_rewards_of_agents() -> None:
     space = spaces.Dict({"agent_state": spaces.Box(-1, 1, (3, 2)), "agent_reward": spaces.Box(-1, 1, (3,))})
     policy = MAPPOPolicy({"reward_model": {"type": "rnd"}})
-    with pytest.raises(ValueError, match="reward_model.type must be None for a team whose agents have rewards"):
+    with pytest.raises(ValueError, match=r"reward_model.type must be None for a team whose agents have rewards"):
         policy.build(space, spaces.MultiDiscrete([2, 2, 2]))
 
 
