@@ -42,6 +42,8 @@ class TeamActorCriticModelConfig(TeamModelConfig):
     action_integer: bool | None = None
     """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
     env."""
+    critic_hidden_size_list: Sequence[int] | None = None
+    """Widths of the layers of a critic; None means those of encoder_hidden_size_list."""
     log_std_init: float | None = None
     """Logarithm of the initial standard deviation of continuous actions; None means -0.5."""
 
