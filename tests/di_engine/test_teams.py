@@ -16,7 +16,7 @@ SHAPES = {"agent_num": 3, "agent_obs_shape": 18, "global_obs_shape": 48, "action
 
 def run_of(kind: str, **changes: Any) -> Any:
     """Return the run of a pair like dizoo's of simple_spread."""
-    policy = {
+    policy: dict[str, Any] = {
         **{"cuda": True, "multi_agent": True, "action_space": "discrete", "model": SHAPES, "other": {}},
         "learn": {"multi_gpu": False, "epoch_per_collect": 5, "batch_size": 3200, "learning_rate": 5e-4},
         "collect": {"n_sample": 3200, "unroll_len": 1, "env_num": 8},
@@ -53,7 +53,7 @@ def test_widths_of_heads_are_those_of_the_network() -> None:
 def test_happo_has_separate_critics_and_the_encoder_of_ding() -> None:
     run = run_of("happo", agent_num=3)
     assert run.policy_class is HAPPOPolicy
-    model: Any = resolve(HAPPOPolicy.config_class, run.policy_config).model  # type: ignore[attr-defined]
+    model: Any = resolve(HAPPOPolicy.config_class, run.policy_config).model
     assert model.parameter_sharing is False
     assert list(model.encoder_hidden_size_list) == [128, 128, 64, 64, 64]
     assert list(model.critic_hidden_size_list) == [128, 128, 64, 64]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from lightning import seed_everything
 from torch.testing import assert_close
 
-from lightning_ding import nested, rl
+from lightning_ding import rl
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.policy import MAPPOPolicy, create_policy
@@ -48,7 +48,11 @@ def rollout(policy: Any, has_own_rewards: bool = True) -> Config:
     steps = torch.arange(16) % 8
     env_id = torch.arange(16) // 8
     terminated, truncated = (env_id == 0) & (steps == 4), (env_id == 1) & (steps == 5)
-    data = {"obs": obs, "next_obs": following, "reward": torch.from_numpy(rng.normal(size=16).astype(np.float32))}
+    data: Config = {
+        "obs": obs,
+        "next_obs": following,
+        "reward": torch.from_numpy(rng.normal(size=16).astype(np.float32)),
+    }
     data |= {"terminated": terminated, "truncated": truncated, "env_id": env_id}
     data["episode_id"] = 2 * env_id + (steps > torch.where(env_id == 0, 4, 5))
     if policy.has_memory:
@@ -298,7 +302,7 @@ def test_state_of_a_memory_holds_that_of_all_agents_and_unrolls_as_step_by_step(
     assert state.shape == (2, 2 * 3 * 5)
     for step in range(6):
         state = state.masked_fill(starts[step][:, None], 0.0)
-        output = network.act(nested.apply(lambda x, step=step: x[step], obs), state)
+        output = network.act({"agent_state": obs["agent_state"][step]}, state)
         state = output["state"]
         logits.append(output["logit"])
         values.append(output["value"])

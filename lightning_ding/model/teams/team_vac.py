@@ -210,7 +210,7 @@ class RecurrentTeamVAC(TeamVAC):
     """
 
     def __init__(self, *args: Any, core: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, core=core or {}, **kwargs)
+        super().__init__(*args, **{**kwargs, "core": core or {}})
 
     def forward(self, obs: Any, state: Tensor, starts: Tensor | None = None) -> dict[str, Any]:  # type: ignore[override]
         """Return outputs for T B rows, the B rows of the first step first.

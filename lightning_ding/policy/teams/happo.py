@@ -74,7 +74,8 @@ class HAPPOPolicy(MAPPOPolicy):
         """Learn from a rollout with leading axis S, agent after agent; return the metrics of the last updates."""
         data = self._renew_scale(self._learning_data(batch, self._sequences_of(batch)))
         number = data["log_prob"].shape[1]
-        data["factor"], report = torch.ones_like(data["log_prob"][:, 0]), {}
+        data["factor"] = torch.ones_like(data["log_prob"][:, 0])
+        report: dict[str, Any] = {}
         for agent in self._order(number):
             report |= self._make_passes(data, agent)
             data["factor"] = data["factor"] * self._ratios(data, agent)
@@ -115,10 +116,12 @@ class HAPPOPolicy(MAPPOPolicy):
         """Return the ratio of new to old probability of an agent's actions, shape (S,); 1 where it is not alive."""
         log_prob = self._in_parts(self._log_prob, {name: data[name] for name in ("obs", "action")})
         ratio = (log_prob - data["log_prob"])[:, agent].exp()
-        return ratio.masked_fill(alive(data["obs"])[:, agent] == 0, 1.0)
+        found: Tensor = ratio.masked_fill(alive(data["obs"])[:, agent] == 0, 1.0)
+        return found
 
     def _log_prob(self, rows: Any) -> Tensor:
-        return self._distribution(self._logit(rows["obs"]), rows["obs"]).log_prob(rows["action"])
+        found: Tensor = self._distribution(self._logit(rows["obs"]), rows["obs"]).log_prob(rows["action"])
+        return found
 
     @property
     def update_per_collect(self) -> int:

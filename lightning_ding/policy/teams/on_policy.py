@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
@@ -107,7 +107,7 @@ class TeamActorCriticPolicy(ActorCriticPolicy[Any]):
     def _take_in_returns(self, value: Tensor, obs: Any = None) -> None:
         super()._take_in_returns(value[alive(obs) > 0] if obs is not None and ALIVE in obs else value.flatten(), obs)
 
-    def _output_layer(self, obs: Any) -> nn.Linear | None:
+    def _output_layer(self, obs: Any) -> Any:
         layer: Any = getattr(self.model, "critic_output", None)
         return layer if isinstance(layer, OutputLayer) else super()._output_layer(obs)
 
@@ -118,16 +118,18 @@ class TeamActorCriticPolicy(ActorCriticPolicy[Any]):
 
     # ------------------------------------------------------------------ losses
 
-    def _policy_loss(self, log_prob: Tensor, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _policy_loss(self, log_prob: Tensor, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         names = ("log_prob", "advantage")
         (log_prob, *columns), weight = _of_living(batch["obs"], log_prob, *(batch[name] for name in names))
-        loss, report = super()._policy_loss(log_prob, {**batch, **dict(zip(names, columns, strict=True))})  # type: ignore[typeddict-item]
+        living: Any = {**batch, **dict(zip(names, columns, strict=True))}
+        loss, report = super()._policy_loss(log_prob, living)
         return loss * weight, {name: value * weight for name, value in report.items()}
 
-    def _value_loss(self, value: Tensor, batch: RolloutBatch) -> Tensor:
+    def _value_loss(self, value: Tensor, batch: Any) -> Tensor:
         names = ("value", "return")
         (value, *columns), weight = _of_living(batch["obs"], value, *(batch[name] for name in names))
-        return super()._value_loss(value, {**batch, **dict(zip(names, columns, strict=True))}) * weight  # type: ignore[typeddict-item]
+        living: Any = {**batch, **dict(zip(names, columns, strict=True))}
+        return super()._value_loss(value, living) * weight
 
     def _mean_entropy(self, distribution: rl.Distribution, batch: RolloutBatch) -> Tensor:
         (entropy,), weight = _of_living(batch["obs"], distribution.entropy())
