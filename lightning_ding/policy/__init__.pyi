@@ -50,6 +50,14 @@ from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
 from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
+from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
+from .teams.mappo import (
+    IPPOPolicy as IPPOPolicy,
+    MAPPOConfig as MAPPOConfig,
+    MAPPOPolicy as MAPPOPolicy,
+    RecurrentMAPPOConfig as RecurrentMAPPOConfig,
+    RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
+)
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
 
 ReferencePolicy = _foreign.ReferencePolicy

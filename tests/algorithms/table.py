@@ -50,6 +50,8 @@ CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
+TEAM = "lightning_ding.envs.teams.games.TwoStepGame"
+
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -112,6 +114,14 @@ ALGORITHMS = {
     "pqn": Algorithm(config=PPO),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
+TEAMS = {
+    "mappo": Algorithm(TEAM, PPO),
+    "ippo": Algorithm(TEAM, PPO),
+    "recurrent_mappo": Algorithm(TEAM, deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}})),
+    "happo": Algorithm(TEAM, PPO),
+}
+"""Algorithms of teams, whose observations and actions have an axis of agents. Tests of what every algorithm can do go
+over them too; those of kinds of spaces and networks do not."""
 GTRXL: Config = {"type": "gtrxl", "hidden_size": 8, "num_heads": 2, "memory_length": 3}
 VARIANTS = {
     f"{name}-gtrxl": Algorithm(config=deep_merge(ALGORITHMS[name].config, {"model": {"core": GTRXL}}))
@@ -148,7 +158,7 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    config = (ALGORITHMS | VARIANTS | WITHOUT_COLLECTING)[name].config
+    config = (ALGORITHMS | TEAMS | VARIANTS | WITHOUT_COLLECTING)[name].config
     return create_policy({"type": name.partition("-")[0], **deep_merge(config, changes)})
 
 
@@ -156,7 +166,7 @@ def make_datamodule(name: str, **arguments: Any) -> RunDataModule:
     """Return the datamodule of an algorithm, with two envs."""
     name = name.partition("-")[0]
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
-    env = arguments.pop("env", ALGORITHMS[name].env_id)
+    env = arguments.pop("env", (ALGORITHMS | TEAMS)[name].env_id)
     if needs_demonstrations(name) and "demonstrations" not in arguments:
         arguments = {"demonstrations": random_episodes(env), **arguments}
     return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})
