@@ -30,5 +30,17 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .teams.mixers import (
+    JointValues as JointValues,
+    MonotonicMixer as MonotonicMixer,
+    UnrestrictedMixer as UnrestrictedMixer,
+)
+from .teams.team_q import (
+    QMIXNetwork as QMIXNetwork,
+    QTRANNetwork as QTRANNetwork,
+    TeamQ as TeamQ,
+    VDNNetwork as VDNNetwork,
+    WQMIXNetwork as WQMIXNetwork,
+)
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap
