@@ -30,6 +30,7 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .teams.havac import HAVAC as HAVAC
 from .teams.mixers import (
     JointValues as JointValues,
     MonotonicMixer as MonotonicMixer,
@@ -42,5 +43,6 @@ from .teams.team_q import (
     VDNNetwork as VDNNetwork,
     WQMIXNetwork as WQMIXNetwork,
 )
+from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

@@ -90,8 +90,9 @@ class ActionGraph(nn.Module):
         self.bounds = next((one for one in (_module(policy, "action_bounds"), _module(policy, "bounds")) if one), None)
         self.keeps_double: bool = self.normaliser.needs_double
         self.examples = nested.apply(self._as_input, _examples(observation_space))
-        if self.memory_name is not None:
-            self.examples[STATE] = policy.model.first_state(EXAMPLE_SIZE).detach()
+        state = None if self.memory_name is None else policy.model.first_state(EXAMPLE_SIZE).detach()
+        if state is not None and state.shape[1]:  # agents of a team may have no memory
+            self.examples[STATE] = state
         space = self.action_space
         names = [f"action/{name}" for name in space.spaces] if isinstance(space, spaces.Dict) else ["action"]
         self.outputs = [*names, *([NEXT_STATE] if STATE in self.examples else [])]
@@ -111,7 +112,7 @@ class ActionGraph(nn.Module):
         with _memory(policy, self.memory_name, state):
             action = act(self.normaliser.normalise_obs(obs))["action"]
         actions = _actions(action, self.action_space)
-        return tuple(actions) if state.after is None else (*actions, state.after)
+        return (*actions, state.after) if NEXT_STATE in self.outputs else tuple(actions)
 
 
 class _GivenState:
@@ -123,7 +124,7 @@ class _GivenState:
     def read(self, env_ids: Any, first: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state and that no episode begins with it."""
         state = first if self.before is None else self.before
-        return state, torch.zeros_like(state[:, 0], dtype=torch.bool)
+        return state, state.new_zeros(len(state), dtype=torch.bool)
 
     def write(self, env_ids: Any, state: Any) -> None:
         """Keep the state after the observation."""
