@@ -121,7 +121,7 @@ TEAMS = {
     "happo": Algorithm(TEAM, PPO),
     "iql_ma": Algorithm(TEAM, TEAM_Q),
     "vdn": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"parameter_sharing": False}})),
-    "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8}}, "nstep": 2})),
+    "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),
     "wqmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8, "type": "gru"}}})),
     "qtran": Algorithm(TEAM, TEAM_Q),
 }

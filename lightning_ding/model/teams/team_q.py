@@ -61,7 +61,7 @@ class TeamQ(nn.Module):
         encoder_hidden_size_list: Widths of the layers of an agent; None means 64, 64.
         activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
         layer_norm: Apply layer normalisation before the activation of each hidden layer.
-        core: Arguments of :class:`RecurrentCore`; None for agents without memory.
+        core: Arguments of :class:`RecurrentCore`; None, or the type None, for agents without memory.
 
     Example:
         >>> network = TeamQ(agent_num=3, agent_obs_shape=4, global_obs_shape=12, action_shape=2)
@@ -86,7 +86,8 @@ class TeamQ(nn.Module):
         self.agent_num, self.global_size = agent_num, global_obs_shape
         self.action_size = max(action_counts(agent_num, action_shape))
         widths = (64, 64) if encoder_hidden_size_list is None else tuple(encoder_hidden_size_list)
-        layers = {"hidden_sizes": widths, "activation": activation, "layer_norm": layer_norm, "core": core}
+        layers: dict[str, Any] = {"hidden_sizes": widths, "activation": activation, "layer_norm": layer_norm}
+        layers["core"] = core if core and core["type"] else None
         ids = {"parameter_sharing": parameter_sharing, "agent_id": agent_id}
         self.options = {"agent_num": agent_num, "obs_size": agent_obs_shape, **ids, **layers}
         self.agents = AgentValues(self.action_size, **self.options)

@@ -11,8 +11,8 @@ Shapes: T steps of a sequence, B sequences, N agents, A actions, S size of a rec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 import torch
 from gymnasium import spaces
@@ -21,7 +21,7 @@ from torch import Tensor
 from lightning_ding import nested, rl
 from lightning_ding.config import require, searched
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.base.recurrent import CoreConfig, EnvStates, act, memory_of, with_memory
+from lightning_ding.policy.base.recurrent import EnvStates, act, memory_of, with_memory
 from lightning_ding.policy.q_learning import QLearningLearnConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayPolicy
 from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamModelConfig, team_section
@@ -33,11 +33,29 @@ UNROLL = 10  # steps that agents with memory learn from together, if the config 
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeamCoreConfig:
+    """The recurrent layers of agents."""
+
+    type: Literal["lstm", "gru"] | None = None
+    """Kind of recurrent layer; None for agents without memory."""
+    hidden_size: int = 64
+    """Width of a layer, >= 1. A transition stores the state of all agents; needs type."""
+    num_layers: int = 1
+    """Number of recurrent layers, >= 1; needs type."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self)[1:]:
+            value = getattr(self, one.name)
+            allowed = ">= 1" if self.type else "left at its default without model.core.type"
+            require(value >= 1 if self.type else value == one.default, f"model.core.{one.name}", allowed, value)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TeamQModelConfig(TeamModelConfig):
     """The action values of the agents: an encoder, perhaps with a memory, and a linear layer."""
 
-    core: CoreConfig | None = None
-    """The recurrent layers of the agents, which share their weights; None for agents without memory."""
+    core: TeamCoreConfig = field(default_factory=TeamCoreConfig)
+    """The recurrent layers of the agents, which share their weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +106,7 @@ class TeamQConfig(ReplayConfig):
     """Transitions collected before the first update on each rank, >= 0: with random actions, or with those of the
     policy if it was trained before."""
     learn_unroll_len: int | None = None
-    """Steps of a sequence that are learned from, >= 1; None means 10 with model.core, and 1 without. With it, sequences
+    """Steps of a sequence that are learned from, >= 1; None means 10 with a memory, and 1 without. With it, sequences
     begin at every learn_unroll_len-th step of an episode; without it, at any step."""
     model: TeamQModelConfig = field(default_factory=TeamQModelConfig)
     """The action values of the agents."""
@@ -311,7 +329,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
     # ------------------------------------------------------------------ attributes
 
     def _unroll_len(self) -> int:
-        return self.config.learn_unroll_len or (1 if self.config.model.core is None else UNROLL)
+        return self.config.learn_unroll_len or (1 if self.config.model.core.type is None else UNROLL)
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
@@ -329,7 +347,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
     def sample_options(self) -> dict[str, Any]:
         """Return the arguments of the buffer's ``sample``; the rewards are summed here, not by the buffer."""
         length = self._unroll_len()
-        period = None if self.config.model.core is None else length
+        period = None if self.config.model.core.type is None else length
         window = {"sequence": length + self.config.nstep - 1, "burn_in": 0, "period": period}
         return {"n_step": 1, "discount_factor": self.config.discount_factor, **window}
 
