@@ -107,7 +107,7 @@ class JointValues(nn.Module):
             alive: 1 for agents that are in the episode, and 0 for those that are left out, shape (..., N).
             state: Global states, shape (..., S).
         """
-        taken = F.one_hot(action, self.action_size).to(feature)
+        taken = (action.unsqueeze(-1) == torch.arange(self.action_size, device=action.device)).to(feature)
         encoded = self.encoder(torch.cat([feature, taken], -1)) * alive.unsqueeze(-1)
         total = self.action_value(torch.cat([state, encoded.sum(-2)], -1))
         return full_precision(total.squeeze(-1))
