@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_ding.di_engine.team_keys import TEAM_DEFAULTS, TEAM_WITHOUT_KEY
+
 _EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
 _ENCODER = {"encoder_hidden_size_list": [128, 128, 64]}
 _HEAD = {**_ENCODER, "head_layer_num": 1}
@@ -130,6 +132,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "model": _HEAD,
         "learn": {"batch_size": 32, "learning_rate": 1e-5, "optimizer": "SGD", "momentum": 0.9, "weight_decay": 1e-4},
     },
+    **TEAM_DEFAULTS,
 }
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
@@ -159,6 +162,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
     "iql": {"learn.update_per_collect": 1, "learn.target_theta": 1.0},
     "bc": {"learn.update_per_collect": 1},
+    **TEAM_WITHOUT_KEY,
 }
 """Settings that DI-engine has no key for, in our keys, for each type of policy."""
 

@@ -42,6 +42,7 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
+from lightning_ding.di_engine.team_keys import QMIX, QTRAN, VDN, WQMIX
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
@@ -357,6 +358,10 @@ KEYS: dict[str, dict[str, Key]] = {
     "td3_bc": {**from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
     "iql": iql_keys(_SAC),
     "bc": BC,
+    "qmix": QMIX,
+    "vdn": VDN,
+    "wqmix": WQMIX,
+    "qtran": QTRAN,
 }
 """The keys that each policy of DI-engine reads."""
 
@@ -390,6 +395,7 @@ HOME_OF_GAMMA = {
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
     "iql": "learn.discount_factor",
+    **dict.fromkeys(("qmix", "vdn", "wqmix", "qtran"), "learn.discount_factor"),
 }
 """The one of the three homes of the discount factor that each policy reads."""
 

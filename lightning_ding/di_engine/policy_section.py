@@ -45,7 +45,9 @@ CLASSES = {
     "PPGPolicy": "ppg",
     "PPOOffPolicy": "ppo_offpolicy",
     "PPOPolicy": "ppo",
+    "QMIXPolicy": "qmix",
     "QRDQNPolicy": "qrdqn",
+    "QTRANPolicy": "qtran",
     "R2D2Policy": "r2d2",
     "RainbowDQNPolicy": "rainbow",
     "SACDiscretePolicy": "discrete_sac",
@@ -56,6 +58,7 @@ CLASSES = {
     "SQNPolicy": "sqn",
     "TD3BCPolicy": "td3_bc",
     "TD3Policy": "td3",
+    "WQMIXPolicy": "wqmix",
 }
 """Type of each class of DI-engine that has a counterpart here."""
 DEVICE: Config = {"cuda": False, "multi_gpu": False, "bp_update_sync": True, "priority": False}
