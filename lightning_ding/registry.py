@@ -160,7 +160,7 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
-    modules={name: "teams.mappo" for name in ("mappo", "ippo", "recurrent_mappo")}
+    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo")
     | {name: f"teams.{name}" for name in ("happo", "iql_ma", "vdn", "qmix", "wqmix", "qtran")},
 )
 MODEL_REGISTRY: Registry[Any] = Registry(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_ding.di_engine.team_keys import TEAM_DEFAULTS, TEAM_WITHOUT_KEY
-
 _EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
 _ENCODER = {"encoder_hidden_size_list": [128, 128, 64]}
 _HEAD = {**_ENCODER, "head_layer_num": 1}
@@ -29,6 +27,23 @@ _REPLAY = {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}}
 _Q_LEARNING = {"discount_factor": 0.97, "random_collect_size": 0, "model": _HEAD, "other": _REPLAY}
 _QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 
+_TEAM: dict[str, Any] = {
+    "random_collect_size": 0,
+    "model": {"lstm_type": "gru"},
+    "learn": {"update_per_collect": 20, "batch_size": 32, "target_update_theta": 0.008, "clip_value": 100},
+    "collect": {"unroll_len": 10},
+    "other": {
+        "eps": {"type": "exp", "start": 1.0, "end": 0.05, "decay": 50_000},
+        "replay_buffer": {"replay_buffer_size": 5000},
+    },
+}
+TEAM_DEFAULTS: dict[str, dict[str, Any]] = {
+    "qmix": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
+    "vdn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
+    "wqmix": _TEAM | {"learn": {**_TEAM["learn"], "wqmix_ow": True, "alpha": 0.1}},
+    "qtran": _TEAM | {"learn": {**_TEAM["learn"], "opt_weight": 0.01, "nopt_min_weight": 0.0001, "double_q": True}},
+}
+"""Those of the policies of teams."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "dqn": {**_Q_LEARNING, "nstep": 1, "learn": _STEPS},
     **{name: {**_Q_LEARNING, "learn": _STEPS} for name in ("mdqn", "sql")},
@@ -136,6 +151,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
+_RMSPROP = {"learn.optimizer.type": "rmsprop", "learn.optimizer.eps": 1e-5, "model.agent_id": False}
+TEAM_WITHOUT_KEY: dict[str, dict[str, Any]] = {
+    "qmix": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
+    "vdn": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
+    "wqmix": {**_RMSPROP, "learn.target_theta": 1.0},
+    "qtran": _RMSPROP,
+}
+"""Those of the policies of teams; the target of DI-engine's wqmix is its trained network."""
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "dqn": {"learn.loss": "mse"},
     "mdqn": {"learn.loss": "mse", "learn.optimizer.eps": 0.0003125},

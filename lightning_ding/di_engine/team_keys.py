@@ -111,28 +111,3 @@ def without_mixer(kind: str, main: Mapping[str, Any]) -> str:
     """Return the type of a policy here: that of a ``qmix`` without a mixer is vdn."""
     model = main.get("policy", {}).get("model", {})
     return "vdn" if kind == "qmix" and not model.get("mixer", True) else kind
-
-
-_EPS = {"type": "exp", "start": 1.0, "end": 0.05, "decay": 50_000}
-_TEAM: dict[str, Any] = {
-    "random_collect_size": 0,
-    "model": {"lstm_type": "gru"},
-    "learn": {"update_per_collect": 20, "batch_size": 32, "target_update_theta": 0.008, "clip_value": 100},
-    "collect": {"unroll_len": 10},
-    "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 5000}},
-}
-TEAM_DEFAULTS: dict[str, dict[str, Any]] = {
-    "qmix": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
-    "vdn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
-    "wqmix": _TEAM | {"learn": {**_TEAM["learn"], "wqmix_ow": True, "alpha": 0.1}},
-    "qtran": _TEAM | {"learn": {**_TEAM["learn"], "opt_weight": 0.01, "nopt_min_weight": 0.0001, "double_q": True}},
-}
-"""The defaults of DI-engine that differ from ours, in its keys."""
-_RMSPROP = {"learn.optimizer.type": "rmsprop", "learn.optimizer.eps": 1e-5, "model.agent_id": False}
-TEAM_WITHOUT_KEY: dict[str, dict[str, Any]] = {
-    "qmix": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
-    "vdn": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
-    "wqmix": {**_RMSPROP, "learn.target_theta": 1.0},
-    "qtran": _RMSPROP,
-}
-"""Settings that DI-engine has no key for, in our keys; the target of its wqmix is the trained network."""

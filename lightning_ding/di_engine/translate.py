@@ -18,7 +18,7 @@ from lightning_ding.di_engine.configs import (
     policy_type,
     read_pair,
 )
-from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
+from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, TEAM_DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
@@ -42,7 +42,7 @@ from lightning_ding.di_engine.shared_keys import (
     per_round,
     translate_key,
 )
-from lightning_ding.di_engine.team_keys import TEAM_DEFAULTS, without_mixer
+from lightning_ding.di_engine.team_keys import without_mixer
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 

@@ -4,9 +4,9 @@ Paper: Rashid et al. 2018 (https://arxiv.org/abs/1803.11485), section 4.
 
 Where this differs: double Q-learning, a target that follows softly, Adam, agents without memory unless
 ``model.core.type`` is set, and no last action among the observations. A minibatch with memory has pieces of episodes
-that begin with their stored state, where the paper has whole episodes; ``learn_unroll_len`` may be the length of an episode. The value of a
-team cannot fall when the value of an agent rises, so the team may miss the best joint action of a game in which it
-does; see WQMIX and QTRAN.
+that begin with their stored state, where the paper has whole episodes; ``learn_unroll_len`` may be the length of an
+episode. The value of a team cannot fall when the value of an agent rises, so the team may miss the best joint action of
+a game in which it does; see WQMIX and QTRAN.
 """
 
 from __future__ import annotations

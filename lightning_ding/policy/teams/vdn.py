@@ -3,8 +3,8 @@
 Paper: Sunehag et al. 2017 (https://arxiv.org/abs/1706.05296), section 3.
 
 Where this differs: double Q-learning, a target that follows softly, agents without memory unless ``model.core.type``
-is set, and no dueling network. A sum cannot say that an action is good only together with another one, so the team may choose
-a joint action that is far from the best one.
+is set, and no dueling network. A sum cannot say that an action is good only together with another one, so the team may
+choose a joint action that is far from the best one.
 """
 
 from __future__ import annotations
