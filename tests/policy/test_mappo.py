@@ -152,7 +152,10 @@ def test_what_a_dead_agent_sees_and_does_changes_no_weight(name: str) -> None:
 
 
 def test_standardised_advantages_count_living_agents_only() -> None:
-    table, counted = torch.tensor([[1.0, 5.0, 3.0, 9.0], [2.0, 7.0, 7.0, 7.0]]), torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]])
+    table, counted = (
+        torch.tensor([[1.0, 5.0, 3.0, 9.0], [2.0, 7.0, 7.0, 7.0]]),
+        torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]]),
+    )
     first, second = standardise_over_ranks([table], counted=[counted.float()])[0]
     living = torch.tensor([1.0, 3.0, 9.0])
     assert_close(first[[0, 2, 3]], (living - living.mean()) / living.std())
@@ -246,7 +249,7 @@ def test_continuous_actions_in_the_units_of_each_agent_are_learned(make_trainer:
 def test_reward_models_are_refused_for_rewards_of_agents() -> None:
     space = spaces.Dict({"agent_state": spaces.Box(-1, 1, (3, 2)), "agent_reward": spaces.Box(-1, 1, (3,))})
     policy = MAPPOPolicy({"reward_model": {"type": "rnd"}})
-    with pytest.raises(ValueError, match="reward_model.type must be None for a team whose agents have rewards"):
+    with pytest.raises(ValueError, match=r"reward_model.type must be None for a team whose agents have rewards"):
         policy.build(space, spaces.MultiDiscrete([2, 2, 2]))
 
 

@@ -1,8 +1,8 @@
 """What on-policy algorithms of teams share: distributions, advantages and losses with an axis of agents.
 
-An agent that is not ``alive`` in an observation has no part in the losses, in the scale of the critic and in the mean of
-the advantages. One that is alive in an observation and not in the next one terminates there: its next value is 0. The
-end of the env's episode by termination ends it for all, and a truncation bootstraps from the values of all agents.
+An agent that is not ``alive`` in an observation has no part in the losses, in the scale of the critic and in the mean
+of the advantages. One that is alive in an observation and not in the next one terminates there: its next value is 0.
+The end of the env's episode by termination ends it for all, and a truncation bootstraps from the values of all agents.
 
 Shapes: S transitions of a rollout, T steps, E envs, B batch, N agents, A actions or dimensions of an agent.
 """
