@@ -1,9 +1,9 @@
 """What Q-learning of teams reaches in games whose best returns are known, with actions that are uniformly random.
 
-In the two-step game the sum of VDN chooses the safe game, and QMIX the better one (Rashid et al. 2018, section 5). In the
-matrix game with the payoffs [[8, -12, -12], [-12, 0, 0], [-12, 0, 0]] the best joint action looks worst to each agent
-alone (Son et al. 2019, table 1): QTRAN and weighted QMIX find it, VDN does not, and QMIX does from some initial weights
-only.
+In the two-step game the sum of VDN chooses the safe game, and QMIX the better one (Rashid et al. 2018, section 5). In
+the matrix game with the payoffs [[8, -12, -12], [-12, 0, 0], [-12, 0, 0]] the best joint action looks worst to each
+agent alone (Son et al. 2019, table 1): QTRAN and weighted QMIX find it, VDN does not, and QMIX does from some initial
+weights only.
 """
 
 from __future__ import annotations
