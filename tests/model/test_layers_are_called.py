@@ -62,7 +62,8 @@ def valued_team(model: Any) -> Any:
     """Return what a network of Q-learning of teams computes: values of agents, and those of its mixers."""
     steps = {"agent_state": STEPS.view(3, BATCH, 2, 3)}
     output = model(steps, model.first_state(BATCH))
-    found = [output, model.mix(output["logit"].amax(-1), steps)]
+    found: list[Any] = [{name: one for name, one in output.items() if one.numel()}]  # a state may have no numbers
+    found.append(model.mix(output["logit"].amax(-1), steps))
     if hasattr(model, "mix_central"):
         found.append(model.mix_central(output["central"].amax(-1), steps))
     if hasattr(model, "joint"):
@@ -107,7 +108,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "team_vac": ("team_vac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
     "havac": ("havac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
     "iql_ma": ("iql_ma", {**TEAM_SHAPES, "layer_norm": True}, valued_team),
-    "vdn": ("vdn", {**TEAM_SHAPES, "parameter_sharing": False}, valued_team),
+    "vdn": ("vdn", {**TEAM_SHAPES, "agent_id": False}, valued_team),
     "qmix": ("qmix", {**TEAM_SHAPES, "core": {"type": "lstm", "hidden_size": 4}}, valued_team),
     "wqmix": ("wqmix", {**TEAM_SHAPES, "central_embed_dim": 8}, valued_team),
     "qtran": ("qtran", {**TEAM_SHAPES, "embedding_size": 8}, valued_team),
