@@ -272,6 +272,18 @@ CASES: dict[str, Case] = {
         "r2d2",
         {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None}},
     ),
+    "r2d3": Case(
+        "sequences of demonstrations, a share rounded at random",
+        "r2d3",
+        {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None, "per_train_iter_k": 3}},
+        data={"demonstrations": demonstrations(), "demonstration_share": 0.1},
+    ),
+    "ngu": Case(
+        "episodic and lifelong novelty",
+        "ngu",
+        {"burnin_step": 2, "learn_unroll_len": 4, "num_neighbours": 3, "learn": {"target_theta": None}},
+        data={"wrappers": ["previous_step"]},
+    ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "mappo": Case("a team", "mappo", env=TEAM),
     "iql_ma": Case("a team of independent agents", "iql_ma", env=TEAM),

@@ -25,6 +25,10 @@ _COPIED = {"update_per_collect": 3, "target_update_freq": 100}
 _STEPS = _COPIED | {"batch_size": 64, "learning_rate": 1e-3}
 _REPLAY = {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}}
 _Q_LEARNING = {"discount_factor": 0.97, "random_collect_size": 0, "model": _HEAD, "other": _REPLAY}
+_SEQUENCES = {
+    "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
+    "replay_buffer": {"replay_buffer_size": 10_000},
+}
 _QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 
 _TEAM: dict[str, Any] = {
@@ -62,10 +66,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "random_collect_size": 0,
         "learn_unroll_len": 80,
         "model": _HEAD,
-        "other": {
-            "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
-            "replay_buffer": {"replay_buffer_size": 10_000},
-        },
+        "other": _SEQUENCES,
+    },
+    "r2d3": {
+        **{"priority": True, "burnin_step": 2, "learn_unroll_len": 80},
+        "model": _HEAD,
+        "other": _SEQUENCES,
+    },
+    "ngu": {
+        **{"priority": True, "random_collect_size": 0, "learn_unroll_len": 80},
+        "model": _HEAD,
+        "other": _SEQUENCES,
     },
     "r2d2_gtrxl": {
         **{"priority": True, "random_collect_size": 0, "discount_factor": 0.99},
@@ -180,6 +191,8 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "sqn": {"learn.loss": "mse"},
     "bdq": {"learn.loss": "mse", "learn.mean_target": False},
     "dqfd": {"learn.loss": "mse", "learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "r2d3": {"learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "ngu": {"cross_mixture_ratio": 0.0},
     **{name: {"learn.optimizer.eps": 1e-8} for name in ("c51", "qrdqn", "iqn")},
     "rainbow": {"model.noise_std": 0.4, "learn.optimizer.eps": 1e-8},
     "ddpg": {"model.last_layer_init": None},

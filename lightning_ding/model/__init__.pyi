@@ -24,6 +24,7 @@ from .heads import (
 )
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
+from .ngu import NGU as NGU
 from .pg import PG as PG
 from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC
