@@ -273,7 +273,7 @@ def test_agents_without_memory_learn_from_single_steps_and_keep_no_state() -> No
     sizes = {"agent_num": 3, "agent_obs_shape": 4, "global_obs_shape": 2, "action_shape": 2}
     policy: Any = create_policy({"type": "vdn", "model": sizes})
     assert policy.sample_options["sequence"] == 1
-    assert policy.sample_options["period"] is None
+    assert "period" not in policy.sample_options
     assert policy.new_memory("eval") == {}
     assert make("vdn").new_memory("eval").keys() == {"_evaluating"}
     assert make("vdn").sample_options == {

@@ -347,9 +347,9 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
     def sample_options(self) -> dict[str, Any]:
         """Return the arguments of the buffer's ``sample``; the rewards are summed here, not by the buffer."""
         length = self._unroll_len()
-        period = None if self.config.model.core.type is None else length
-        window = {"sequence": length + self.config.nstep - 1, "burn_in": 0, "period": period}
-        return {"n_step": 1, "discount_factor": self.config.discount_factor, **window}
+        window = {"sequence": length + self.config.nstep - 1, "burn_in": 0}
+        fixed = {} if self.config.model.core.type is None else {"period": length}
+        return {"n_step": 1, "discount_factor": self.config.discount_factor, **window, **fixed}
 
 
 def take(logit: Tensor, action: Tensor) -> Tensor:
