@@ -161,7 +161,7 @@ POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
     modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo")
-    | {name: f"teams.{name}" for name in ("happo", "iql_ma", "vdn", "qmix", "wqmix", "qtran")},
+    | {name: f"teams.{name}" for name in ("happo", "coma", "mat", "iql_ma", "vdn", "qmix", "wqmix", "qtran")},
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
@@ -169,6 +169,7 @@ MODEL_REGISTRY: Registry[Any] = Registry(
     modules={
         **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
         **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
+        **{"coma": "teams.coma", "mat": "teams.mat"},
         **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "teams.team_q"),
     },
 )

@@ -32,6 +32,7 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .teams.coma import COMA as COMA
 from .teams.havac import HAVAC as HAVAC
 from .teams.mixers import (
     JointValues as JointValues,
