@@ -60,6 +60,7 @@ from .teams.mappo import (
     RecurrentMAPPOConfig as RecurrentMAPPOConfig,
     RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
 )
+from .teams.mat import MATConfig as MATConfig, MATPolicy as MATPolicy
 from .teams.qmix import QMIXConfig as QMIXConfig, QMIXPolicy as QMIXPolicy
 from .teams.qtran import QTRANConfig as QTRANConfig, QTRANPolicy as QTRANPolicy
 from .teams.team_q import TeamQConfig as TeamQConfig

@@ -39,7 +39,20 @@ RUN = {
 TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
 DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
-ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo"}
+ON_POLICY = {
+    "a2c",
+    "pg",
+    "ppg",
+    "ppo",
+    "pqn",
+    "recurrent_ppo",
+    "mappo",
+    "ippo",
+    "recurrent_mappo",
+    "happo",
+    "coma",
+    "mat",
+}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
 
 

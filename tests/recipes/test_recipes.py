@@ -52,7 +52,7 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
-TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "qmix")
+TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat", "qmix")
 """The recipes of teams, which learn the two-step game."""
 PENDULUM = {
     "bdq": -250,

@@ -33,6 +33,7 @@ from lightning_ding.policy.on_policy_options import ActorCriticLearnConfig, OnPo
 from lightning_ding.policy.replay_policy import make_target, polyak_update
 from lightning_ding.policy.teams.on_policy import TeamActorCriticModelConfig, TeamActorCriticPolicy, of_living
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.teams import AGENT_STATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,14 @@ class COMAPolicy(TeamActorCriticPolicy):
         with self._target_in_eval_mode:
             q = self.target_model.compute_critic(rows["obs"], rows["action"])["q_value"]
         return rl.take_action_value(self._corrected(q), rows["action"])
+
+    def _critic_output(self, obs: Any) -> Tensor:
+        """Return the critic's output for the first action of each agent, by which the critic's layers are measured."""
+        action = torch.zeros(obs[AGENT_STATE].shape[:-1], dtype=torch.long, device=obs[AGENT_STATE].device)
+        return rl.take_action_value(self.model.compute_critic(obs, action)["q_value"], action)
+
+    def _output_layer(self, obs: Any) -> Any:
+        return super()._output_layer(None)  # without ``critic_output``, an affine function follows the scale
 
     @torch.no_grad()
     def _counterfactual_advantage(self, rows: Any) -> Tensor:
