@@ -157,11 +157,16 @@ def import_modules(names: Iterable[str]) -> None:
 
 ENV_REGISTRY: Registry[Any] = Registry("env")
 """Envs with DI-engine's interface; see ``lightning_ding.di_engine.base_env``."""
-POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
+POLICY_REGISTRY: Registry[Any] = Registry(
+    "policy", home="lightning_ding.policy", modules={"maddpg": "teams.maddpg", "masac": "teams.masac"}
+)
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
     home="lightning_ding.model",
-    modules={"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
+    modules={
+        **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
+        "team_qac": "teams.team_qac",
+    },
 )
 ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",

@@ -30,5 +30,6 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .teams.team_qac import TeamQAC as TeamQAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

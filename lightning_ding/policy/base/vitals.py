@@ -191,7 +191,7 @@ def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     bounds, action = getattr(policy, "action_bounds", None), output.get("action")
     if bounds is None or not isinstance(action, Tensor) or not action.is_floating_point():
         return found
-    action = bounds.from_env(action)  # (S, A)
+    action = bounds.from_env(action.flatten(1))  # (S, A), A being the dimensions of all agents of a team
     found["saturated_actions"] = (action.abs() > SATURATED).float().mean()
     found["action_spread"] = action.std(0, unbiased=False).max()
     return found
