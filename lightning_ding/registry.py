@@ -158,13 +158,17 @@ def import_modules(names: Iterable[str]) -> None:
 ENV_REGISTRY: Registry[Any] = Registry("env")
 """Envs with DI-engine's interface; see ``lightning_ding.di_engine.base_env``."""
 POLICY_REGISTRY: Registry[Any] = Registry(
-    "policy", home="lightning_ding.policy", modules={"maddpg": "teams.maddpg", "masac": "teams.masac"}
+    "policy",
+    home="lightning_ding.policy",
+    modules={name: "teams.mappo" for name in ("mappo", "ippo", "recurrent_mappo")}
+    | {name: f"teams.{name}" for name in ("happo", "maddpg", "masac")},
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
     home="lightning_ding.model",
     modules={
         **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
+        **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
         "team_qac": "teams.team_qac",
     },
 )

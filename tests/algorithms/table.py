@@ -43,6 +43,9 @@ CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
+TEAM, LINE = "lightning_ding.envs.teams.games.TwoStepGame", "lightning_ding.envs.teams.line.CoverGame"
+TEAM_ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}})
+
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -111,6 +114,16 @@ ALGORITHMS = {
     "pqn": Algorithm(config=PPO),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
+TEAMS = {
+    "mappo": Algorithm(TEAM, PPO),
+    "ippo": Algorithm(TEAM, PPO),
+    "recurrent_mappo": Algorithm(TEAM, deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}})),
+    "happo": Algorithm(TEAM, PPO),
+    "maddpg": Algorithm(LINE, deep_merge(TEAM_ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
+    "masac": Algorithm(TEAM, deep_merge(TEAM_ACTOR_CRITIC, {"learn": {"alpha_per_agent": True}})),
+}
+"""Algorithms of teams, whose observations and actions have an axis of agents. Tests of what every algorithm can do go
+over them too; those of kinds of spaces and networks do not."""
 WITHOUT_COLLECTING = {
     "dt": Algorithm(
         config={
@@ -141,13 +154,13 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    return create_policy({"type": name, **deep_merge((ALGORITHMS | WITHOUT_COLLECTING)[name].config, changes)})
+    return create_policy({"type": name, **deep_merge((ALGORITHMS | TEAMS | WITHOUT_COLLECTING)[name].config, changes)})
 
 
 def make_datamodule(name: str, **arguments: Any) -> RunDataModule:
     """Return the datamodule of an algorithm, with two envs."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
-    env = arguments.pop("env", ALGORITHMS[name].env_id)
+    env = arguments.pop("env", (ALGORITHMS | TEAMS)[name].env_id)
     if needs_demonstrations(name) and "demonstrations" not in arguments:
         arguments = {"demonstrations": random_episodes(env), **arguments}
     return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})

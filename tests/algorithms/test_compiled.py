@@ -12,10 +12,10 @@ from torch.testing import assert_close
 
 from lightning_ding.utils import private_api
 from tests.algorithms import half_batches_script
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, TEAMS, make_datamodule, make_policy
 from tests.conftest import MakeTrainer
 
-EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 
 
 def check(name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:
@@ -52,7 +52,7 @@ def test_every_algorithm_learns_the_same_in_compiled_code(
 
 
 @pytest.mark.slow
-@EVERY
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_code_for_batches_of_any_length_equals_eager_code(name: str, caplog: pytest.LogCaptureFixture) -> None:
     weights = []
     for compiles in (True, False):

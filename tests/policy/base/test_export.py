@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from lightning_ding import nested
 from lightning_ding.config import to_dict
 from lightning_ding.policy import DQNPolicy, DTPolicy, Policy, load_policy
-from tests.algorithms.table import ALGORITHMS, make_policy
+from tests.algorithms.table import ALGORITHMS, TEAMS, make_policy
 from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, OBSERVATIONS
 from tests.toys.reference_policies import PlainDQN
 
@@ -73,9 +73,9 @@ def flat(name: str, data: Any) -> dict[str, Any]:
     return nested.flatten({name: data})
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 def test_onnx_runtime_acts_as_the_policy(name: str, tmp_path: Path) -> None:
-    env = gym.make(ALGORITHMS[name].env_id)
+    env: Any = TwoStepGame() if name in TEAMS else gym.make(ALGORITHMS[name].env_id)
     policy = built(name, env.observation_space, env.action_space)
     file = policy.export(tmp_path / "new" / "policy.onnx")
     for size in (1, 5):

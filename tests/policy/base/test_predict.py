@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from lightning_ding import nested
 from lightning_ding.policy import DDPGPolicy, DQNPolicy, DTPolicy, Policy, PPOPolicy, R2D2Policy
 from lightning_ding.policy.base.predict import to_batch
-from tests.algorithms.table import ALGORITHMS, make_policy
+from tests.algorithms.table import ALGORITHMS, TEAMS, make_policy
 from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, LEGAL, MASKS, OBSERVATIONS
 from tests.policy.saved import write_checkpoint
 from tests.toys.reference_policies import PlainDQN
@@ -28,14 +28,14 @@ def loaded(policy: Policy[Any], tmp_path: Path) -> Any:
     return type(policy).load_from_checkpoint(write_checkpoint(policy, tmp_path / "policy.ckpt"), weights_only=True)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 def test_every_algorithm_acts_in_its_env_without_further_conversion(name: str, tmp_path: Path) -> None:
-    env = gym.make(ALGORITHMS[name].env_id, disable_env_checker=False)
+    env = TwoStepGame() if name in TEAMS else gym.make(ALGORITHMS[name].env_id, disable_env_checker=False)
     policy = loaded(make_policy(name).build(env.observation_space, env.action_space), tmp_path)
     obs, _ = env.reset(seed=0)
     for deterministic in (True, False):
         actor = policy.actor(deterministic=deterministic)
-        for act in (actor, lambda obs, actor=actor: actor(np.stack([obs, obs]))[1]):
+        for act in (actor, lambda obs, actor=actor: actor(nested.stack_arrays([obs, obs]))[1]):
             action = act(obs)
             assert env.action_space.contains(action), action
             obs, *_ = env.step(action)
