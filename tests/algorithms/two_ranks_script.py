@@ -44,7 +44,7 @@ class Notes(Callback):
         self.rounds += 1
 
     def column(self, name: str) -> Tensor:
-        return torch.cat([transition[name] for transition in self.seen])
+        return torch.cat([nested.leaves(transition[name])[0] for transition in self.seen])
 
 
 def train(name: str, folder: Path) -> dict[str, Any]:

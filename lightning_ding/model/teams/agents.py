@@ -155,7 +155,7 @@ class AgentEncoder(nn.Module):
         features = self(seen).flatten(1, 2)  # an agent is a sequence of its own, (T, B N, H)
         every = None if starts is None else starts.repeat_interleave(self.agent_num, 1)
         output, after = self.core(features, state.reshape(-1, self.core.state_size), every)
-        return output.unflatten(1, (-1, self.agent_num)), after.view(len(state), -1)
+        return output.unflatten(1, (-1, self.agent_num)), after.reshape(-1, self.state_size)
 
     def first_state(self, batch_size: int) -> Tensor:
         """Return the state of all agents at the start of an episode, zeros of shape (B, S)."""

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from lightning_ding import nested
 from lightning_ding.config import to_dict
+from lightning_ding.envs.teams.games import TwoStepGame
 from lightning_ding.policy import DQNPolicy, DTPolicy, Policy, load_policy
 from tests.algorithms.table import ALGORITHMS, TEAMS, make_policy
 from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, OBSERVATIONS
@@ -38,9 +39,10 @@ def built(name: str, observation_space: spaces.Space[Any], action_space: spaces.
 
 
 def run(file: Path, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the outputs of an ONNX file."""
+    """Return the outputs of an ONNX file; it has no inputs that actions do not need, as a team's global state."""
     session = onnxruntime.InferenceSession(str(file))
-    return dict(zip([one.name for one in session.get_outputs()], session.run(None, inputs), strict=True))
+    needed = {one.name: inputs[one.name] for one in session.get_inputs()}
+    return dict(zip([one.name for one in session.get_outputs()], session.run(None, needed), strict=True))
 
 
 def check(policy: Policy[Any], file: Path, size: int) -> None:

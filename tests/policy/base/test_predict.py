@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from lightning_ding import nested
+from lightning_ding.envs.teams.games import TwoStepGame
 from lightning_ding.policy import DDPGPolicy, DQNPolicy, DTPolicy, Policy, PPOPolicy, R2D2Policy
 from lightning_ding.policy.base.predict import to_batch
 from tests.algorithms.table import ALGORITHMS, TEAMS, make_policy
