@@ -59,8 +59,9 @@ def vitals(
     if rows is None or "obs" not in rows:
         return found | _of_actor(policy, report, None)
     reward, entry = rows.get("reward"), next(_entries(rows["obs"]), None)
-    of_sequences = reward is not None and entry is not None and entry.shape[: reward.ndim] == reward.shape
-    axes = reward.ndim if reward is not None and of_sequences else 1  # rewards may have an axis of steps first
+    each = rows.get("terminated", reward)  # of each transition, where agents of a team may each have a reward
+    of_sequences = each is not None and entry is not None and entry.shape[: each.ndim] == each.shape
+    axes = each.ndim if each is not None and of_sequences else 1  # rewards may have an axis of steps first
     few = nested.apply(lambda x: x.flatten(0, axes - 1)[:ROWS], rows["obs"])
     if reward is not None and has_env_reward and reward.numel():
         found["reward_mean"] = reward.float().mean()
