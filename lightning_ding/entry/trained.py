@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.envs.atari import make_atari
-from lightning_ding.envs.named import ENVPOOL, PETTINGZOO, find_env
+from lightning_ding.envs.named import ENVPOOL, PETTINGZOO, TEAM_PACKAGES, find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
@@ -116,6 +117,8 @@ def env_of_run(
     return EnvOfRun(found, _of_single_envs(wrappers) if is_native else tuple(wrappers), {}, modules)
 
 
+GAMES_OF_TEAMS = re.compile(rf"{PETTINGZOO}:(mpe2|pettingzoo\.(atari|butterfly|classic|sisl))\.\w+_v\d+")
+"""Ids of parallel games in packages of PettingZoo."""
 ENV_ARGUMENTS = (
     *("env_id", "eval_env_id", "wrappers", "train_wrappers", "eval_wrappers", "env_kwargs", "eval_env_kwargs"),
 )
@@ -181,14 +184,19 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _is_known(path: str, trusted: Sequence[str]) -> bool:
     module, name = _module_and_name(path)
-    if not module or module in trusted or module == ENVPOOL:
+    if not module or module in (*trusted, ENVPOOL, *TEAM_PACKAGES) or GAMES_OF_TEAMS.fullmatch(path):
         return True
     if f"{module}.".startswith(f"{OWN_ENVS}.") and find_spec(module) is not None:
         import_module(module)
     if name in gym.registry:  # `module:id`, of which the module registers the id
         return module in sys.modules
     found = getattr(sys.modules.get(module), name, None)
-    return found is make_atari or (isinstance(found, type) and issubclass(found, (gym.Env, VectorEnv)))
+    is_class = isinstance(found, type) and (issubclass(found, (gym.Env, VectorEnv)) or "ParallelEnv" in _bases(found))
+    return found is make_atari or is_class
+
+
+def _bases(kind: type) -> set[str]:
+    return {base.__name__ for base in kind.__mro__}
 
 
 def _module_and_name(path: str) -> tuple[str, str]:

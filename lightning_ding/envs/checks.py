@@ -66,6 +66,10 @@ class EnvMaker:
     def _make(self) -> gym.Env[Any, Any]:
         make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
         env = make(**self.kwargs)
+        if not isinstance(env, (gym.Env, VectorEnv)) and hasattr(env, "possible_agents"):
+            from lightning_ding.envs.teams.parallel import ParallelTeam
+
+            env = ParallelTeam(functools.partial(_given, env))
         for wrapper in self.wrappers:
             env = wrapper(env)
         if isinstance(env, VectorEnv):
@@ -75,6 +79,10 @@ class EnvMaker:
             raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
         check_statistics(env)
         return env
+
+
+def _given(env: Any) -> Any:
+    return env
 
 
 def check_statistics(env: Any) -> None:
@@ -131,7 +139,7 @@ def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
         BrokenEnvError: If a space is missing, or if ``reset`` or ``step`` returns a value that violates gymnasium's API
             or the spaces of the env.
     """
-    with _same_random_numbers():
+    with unchanged_random_numbers():
         env = make()
         try:
             for layer in (env.unwrapped, env):
@@ -194,7 +202,7 @@ def _legal_action(space: Any, obs: Any) -> Any:
 
 
 @contextmanager
-def _same_random_numbers() -> Iterator[None]:
+def unchanged_random_numbers() -> Iterator[None]:
     """Restore the global random number generators at the end, because an env may draw from them."""
     torch: Any = sys.modules.get("torch")  # not imported in env processes
     python, of_numpy = random.getstate(), np.random.get_state()

@@ -93,7 +93,7 @@ class GameEnv(gym.Env[Any, np.int64]):
     ) -> None:
         self._game = (game if callable(game) else find_game(game))(**kwargs)
         if not (hasattr(self._game, "last") and hasattr(self._game, "possible_agents")):
-            given = f"{type(self._game).__name__}; PettingZooVectorEnv takes parallel games"
+            given = f"{type(self._game).__name__}; ParallelTeam takes parallel games"
             raise TypeError(f"game must be a turn-based (AEC) env of PettingZoo, got {given}")
         self._players = list(self._game.possible_agents)
         self.observation_space, action_space = spaces_of_players(self._game)

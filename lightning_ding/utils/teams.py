@@ -69,6 +69,12 @@ def team_shapes(observation_space: spaces.Space[Any], action_space: spaces.Space
     return {"agent_num": number, "agent_obs_shape": size, "global_obs_shape": state, "action_shape": action}
 
 
+def is_team(observation_space: Any) -> bool:
+    """Return whether observations are those of a team: a Dict with what each agent sees, shape (N, D)."""
+    entries: Any = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    return isinstance(entries.get(AGENT_STATE), spaces.Box) and len(entries[AGENT_STATE].shape) == 2
+
+
 def action_counts(agent_num: int, action_shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return the number of actions of each agent."""
     return (action_shape,) * agent_num if isinstance(action_shape, int) else tuple(action_shape)
