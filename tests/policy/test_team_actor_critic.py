@@ -130,7 +130,7 @@ def test_critics_of_maddpg_learn_the_rewards_of_their_agents(discrete: bool) -> 
     expected, targets = slow_error(policy, batch, value_of_next)
     loss, report = policy.critic_loss(prepared)
     assert_close(report["target_q_value"], targets)
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_an_actor_of_maddpg_follows_its_own_critic_given_the_actions_taken_by_others() -> None:
@@ -174,7 +174,7 @@ def test_critics_of_discrete_masac_take_the_expectation_over_the_actions_of_thei
     expected, targets = slow_error(policy, batch, value_of_next)
     loss, report = policy.critic_loss(prepared)
     assert_close(report["target_q_value"], targets)
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 def slow_soft_value(policy: Any, model: Any, obs: dict[str, Tensor], noise: Tensor, b: int, i: int) -> float:
@@ -196,7 +196,7 @@ def test_actors_of_discrete_masac_maximise_soft_values_and_temperatures_follow_t
         gaps[b, i] = sum(math.exp(float(log_p[a])) * float(log_p[a]) for a in legal) + 0.98 * math.log(len(legal))
     living = batch["obs"]["alive"]
     loss, report = policy.actor_loss(prepared)
-    assert float(loss) == pytest.approx(-float((values * living).sum() / living.sum()), rel=1e-5)
+    assert loss.item() == pytest.approx(-float((values * living).sum() / living.sum()), rel=1e-5)
     alpha_loss, _ = policy.alpha_loss(report)
     (found,) = torch.autograd.grad(alpha_loss, policy.temperature)
     assert_close(found, -(gaps * living).sum(0) / living.sum(0))
@@ -221,7 +221,7 @@ def test_losses_of_continuous_masac() -> None:
     expected, targets = slow_error(policy, batch, value_of_next)
     loss, report = policy.critic_loss(prepared)
     assert_close(report["target_q_value"], targets, rtol=1e-4, atol=1e-4)
-    assert float(loss) == pytest.approx(expected, rel=1e-4)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
 
     total, gap, count = torch.zeros(()), 0.0, 0
     for b, i in product(range(B), range(N)):
@@ -305,6 +305,17 @@ def test_continuous_actions_are_in_the_units_of_the_env() -> None:
         assert_close(policy._to_env(torch.tensor([[[0.0], [0.0]]])), torch.tensor([[[1.0], [3.0]]]))
 
 
+def test_agents_may_each_have_a_global_state() -> None:
+    entries = {"agent_state": spaces.Box(-1, 1, (N, D)), "global_state": spaces.Box(-1, 1, (N, 7))}
+    policy: Any = create_policy({"type": "maddpg"}).build(spaces.Dict(entries), spaces.Box(-1, 1, (N, A)))
+    state = torch.zeros(B, N, 7)
+    obs, action = {"agent_state": torch.zeros(B, N, D), "global_state": state}, torch.zeros(B, N, A)
+    first = policy.model.compute_critic(obs, action)["q_value"]
+    state[:, 1] = 1
+    changed = (policy.model.compute_critic(obs, action)["q_value"] != first).any(1).any(0)
+    assert changed.tolist() == [False, True, False]
+
+
 def test_options_that_do_not_fit_are_refused() -> None:
     game = LateRewardGame(2, is_individual=True)
     for changes, text in (
@@ -320,9 +331,5 @@ def test_options_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             make_policy(name, discrete, **changes)
-    policy, batch = make_policy("maddpg"), make_batch()
-    policy.normaliser.begin(game.observation_space, norm_reward=True)
-    with pytest.raises(ValueError, match="norm_reward must be False for a team whose observations"):
-        policy.prepare(batch)
     with pytest.raises(TypeError, match="MADDPGPolicy needs the env of a team"):
         create_policy({"type": "maddpg"}).build(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))

@@ -209,7 +209,8 @@ class TeamQAC(nn.Module):
             members: Number of critics of each agent to evaluate, counted from the first; None means all.
         """
         seen = obs[AGENT_STATE]
-        state = seen if self.critic_input == "local" else global_state(obs).unsqueeze(1)
+        state = seen if self.critic_input == "local" else global_state(obs)
+        state = state.unsqueeze(1) if state.ndim == 2 else state  # agents may have a global state each
         q = self.critic(torch.cat([state.expand(*seen.shape[:2], -1), *self._actions(obs, action)], -1), members)
         return {"q_value": q if self.action_values else q.squeeze(-1)}
 

@@ -23,7 +23,7 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.action_bounds import ActionBounds
 from lightning_ding.policy.qac import ActorCriticBatch, QACConfigT, QACPolicy
 from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamModelConfig, team_section
-from lightning_ding.utils.teams import AGENT_REWARD, action_counts, agent_rewards, alive, legal_actions
+from lightning_ding.utils.teams import AGENT_REWARD, GLOBAL_STATE, action_counts, agent_rewards, alive, legal_actions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +107,11 @@ class TeamActorCriticPolicy(QACPolicy[QACConfigT]):
 
         Raises:
             KeyError: If ``discount`` is needed and missing.
-            ValueError: If ``reward`` and ``terminated`` have different shapes, or rewards of agents are to be
-                normalised.
+            ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
         if "discount_t" in data:
             return dict(data)
         found, following = self._with_discount(data), data["next_obs"]
-        is_normal = self.normaliser.kinds["norm_reward"]
-        own = f"False for a team whose observations have an {AGENT_REWARD!r}"
-        require(not is_normal or AGENT_REWARD not in following, "norm_reward", own, is_normal)
         discount = found["discount_t"].unsqueeze(-1) * alive(following)
         action = self._normalised(data["action"])
         own_values = {"reward": agent_rewards(data), "discount_t": discount, "alive": alive(data["obs"])}
@@ -176,7 +172,10 @@ class TeamActorCriticPolicy(QACPolicy[QACConfigT]):
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         found = team_section(observation_space, action_space, type(self).__name__)
-        if AGENT_REWARD in cast(spaces.Dict, observation_space).spaces:
+        entries = cast(spaces.Dict, observation_space).spaces
+        if GLOBAL_STATE in entries and len(entries[GLOBAL_STATE].shape or ()) == 2:  # each agent has its own
+            found["global_obs_shape"] = cast("tuple[int, ...]", entries[GLOBAL_STATE].shape)[1]
+        if AGENT_REWARD in entries:
             own = f"for a team whose observations have an {AGENT_REWARD!r}"
             require(self.nstep == 1, "nstep", f"1 {own}", self.nstep)
             kind = self.config.reward_model.type
