@@ -1,13 +1,15 @@
 """DI-engine's configs with ``multi_agent: True``: the policy of a team that they describe.
 
-DI-engine's critics of teams get a global state and the agent's own action, so the critics here get the same
-(``model.critic_input: state``). Agents share their networks there and here.
+DI-engine's critics of teams get what the agent sees, the global state and the agent's own action, and so do the critics
+here (``model.critic_input: state``). Agents share their networks there and here. The sizes of what critics get are those
+of the env.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from lightning_ding.config import deep_merge
 from lightning_ding.di_engine.configs import Config
 from lightning_ding.di_engine.shared_keys import squeezed
 from lightning_ding.model.qac import hidden_sizes
@@ -16,7 +18,13 @@ from lightning_ding.registry import POLICY_REGISTRY
 
 TEAMS = {"ddpg": "maddpg", "td3": "maddpg", "sac": "masac", "discrete_sac": "masac"}
 """Name of the policy of a team for each of DI-engine's policies that learn from replay with an actor."""
-_SHAPES = ("agent_num", "agent_obs_shape", "global_obs_shape")
+_SHAPES = ("agent_num", "agent_obs_shape")
+_OF_ENV = ("model.global_obs_shape",)
+_DEFAULTS: dict[str, Config] = {
+    "td3": {"model": {"twin_critic": True}, "learn": {"noise": True, "actor_update_freq": 2}},
+    "sac": {"model": {"last_layer_init": 3e-3}},
+}
+"""Defaults of the policies of one agent, in our keys, that are others than those of a team."""
 _KEPT = ("action_shape", "activation", "twin_critic", "last_layer_init")
 
 
@@ -29,7 +37,8 @@ def pop_team(keys: Config, family: str) -> Config | None:
     """
     if family not in TEAMS or not keys.get("multi_agent"):
         return None
-    del keys["multi_agent"]
+    for name in ("multi_agent", *_OF_ENV):
+        keys.pop(name, None)
     return {name: squeezed(keys.pop(f"model.{name}")) for name in _SHAPES if f"model.{name}" in keys}
 
 
@@ -41,6 +50,7 @@ def as_team(config: Config, family: str, shapes: Config) -> tuple[str, type[Poli
         family: DI-engine's policy.
         shapes: What :func:`pop_team` returned.
     """
+    config = deep_merge(_DEFAULTS.get(family, {}), config)
     name, theirs = TEAMS[family], config["model"]
     widths = {
         part: hidden_sizes(part, theirs[f"{part}_head_hidden_size"], theirs.get(f"{part}_head_layer_num", 1), None)

@@ -39,7 +39,7 @@ def test_discrete_sac_of_several_agents_becomes_masac() -> None:
     run = translate(make_pair("discrete_sac", {"twin_critic": True, **SMALL}, learn, EPS))
     assert (run.policy, run.policy_class) == ("masac", MASACPolicy)
     assert run.policy_config["model"] == {
-        **SHAPES,
+        **{"agent_obs_shape": 18, "action_shape": 5},
         "agent_id": False,
         "critic_input": "state",
         "encoder_hidden_size_list": [8, 8],
@@ -73,9 +73,3 @@ def test_such_a_config_trains(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     policy: Any = serial_pipeline(pair, seed=0, max_train_iter=4)
     assert policy.progress.train_iter == 4
     assert isinstance(policy, MASACPolicy if "sac" in kind else MADDPGPolicy)
-
-
-def test_other_policies_of_several_agents_are_refused() -> None:
-    pytest.importorskip("mpe2")
-    with pytest.raises(ValueError, match="policy.multi_agent must be False for dqn here"):
-        translate(make_pair("dqn", {}, {"batch_size": 8}))

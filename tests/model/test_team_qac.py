@@ -32,7 +32,8 @@ def make_obs(**more: Tensor) -> dict[str, Tensor]:
 def slow_value(model: TeamQAC, obs: dict[str, Tensor], joint: Tensor, e: int, b: int, i: int) -> Tensor:
     """Return the value of critic e of agent i by one product for each layer; ``joint`` is (N, A)."""
     living = obs["alive"][b] if "alive" in obs else torch.ones(N)
-    parts = [obs["agent_state"][b, i] if model.critic_input == "local" else obs["global_state"][b]]
+    parts = [] if model.critic_input == "joint" else [obs["agent_state"][b, i]]
+    parts += [] if model.critic_input == "local" else [obs["global_state"][b]]
     if model.critic_input == "joint":
         for j in range(N):
             hidden = model.action_values and i == j

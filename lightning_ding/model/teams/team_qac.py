@@ -123,8 +123,8 @@ class TeamQAC(nn.Module):
             ``discrete`` for logits.
         action_values: Whether critics return a value for each action of their agent; they do not get its action then.
             Needs ``discrete``.
-        critic_input: What critics get: ``joint`` is the global state and the actions of all agents, ``state`` the
-            global state and the agent's own action, ``local`` what the agent sees and its own action.
+        critic_input: What critics get: ``joint`` is the global state and the actions of all agents, ``local`` what the
+            agent sees and its own action, ``state`` these and the global state.
         twin_critic: Use two critics for each agent instead of one.
         parameter_sharing: Which agents share their actor and critics, see :func:`groups_of`.
         agent_id: Whether agents that share networks are told apart by a one-hot vector.
@@ -172,7 +172,7 @@ class TeamQAC(nn.Module):
         outputs = size * (2 if action_space == "reparameterization" else 1)
         head = AgentMLP([encoder.output_size, outputs], encoder.groups)
         self.actor = EncoderAndHead(encoder, head)
-        state = agent_obs_shape if critic_input == "local" else global_obs_shape
+        state = agent_obs_shape * (critic_input != "joint") + global_obs_shape * (critic_input != "local")
         actions = size * agent_num if critic_input == "joint" else size * (not action_values)
         values = size if action_values else 1
         sharing = (1 + twin_critic, parameter_sharing, agent_id)
@@ -208,10 +208,13 @@ class TeamQAC(nn.Module):
                 A), see :func:`with_own`. Those of agents that are not alive count as 0.
             members: Number of critics of each agent to evaluate, counted from the first; None means all.
         """
-        seen = obs[AGENT_STATE]
-        state = seen if self.critic_input == "local" else global_state(obs)
-        state = state.unsqueeze(1) if state.ndim == 2 else state  # agents may have a global state each
-        q = self.critic(torch.cat([state.expand(*seen.shape[:2], -1), *self._actions(obs, action)], -1), members)
+        seen, parts = obs[AGENT_STATE], self._actions(obs, action)
+        if self.critic_input != "local":
+            state = global_state(obs)
+            state = state.unsqueeze(1) if state.ndim == 2 else state  # agents may have a global state each
+            parts = [state.expand(*seen.shape[:2], -1), *parts]
+        parts = parts if self.critic_input == "joint" else [seen, *parts]
+        q = self.critic(torch.cat(parts, -1), members)
         return {"q_value": q if self.action_values else q.squeeze(-1)}
 
     def _actions(self, obs: Mapping[str, Tensor], action: Tensor) -> list[Tensor]:

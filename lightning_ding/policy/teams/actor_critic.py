@@ -40,8 +40,8 @@ class TeamQACModelConfig(TeamModelConfig):
     """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
     env."""
     critic_input: Literal["joint", "state", "local"] = "joint"
-    """What the critics of an agent get: ``joint`` is the global state and the actions of all agents, ``state`` the
-    global state and its own action, ``local`` what it sees and its own action, so that agents learn independently."""
+    """What the critics of an agent get: ``joint`` is the global state and the actions of all agents, ``local`` what the
+    agent sees and its own action, so that agents learn independently, ``state`` these and the global state."""
     critic_hidden_size_list: Sequence[int] | None = None
     """Widths of the hidden layers of critics; None means encoder_hidden_size_list."""
     twin_critic: bool = False
