@@ -160,8 +160,10 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
-    modules={name: "teams.mappo" for name in ("mappo", "ippo", "recurrent_mappo")}
-    | {name: f"teams.{name}" for name in ("happo", "maddpg", "masac")},
+    modules={
+        **dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo"),
+        **{name: f"teams.{name}" for name in ("happo", "maddpg", "masac")},
+    },
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",

@@ -18,6 +18,7 @@ from easydict import EasyDict
 from lightning_ding.config import deep_merge, nearest, require
 from lightning_ding.di_engine.defaults import DEFAULTS
 from lightning_ding.di_engine.ding_finder import names_of_ding
+from lightning_ding.di_engine.team_keys import OF_TEAMS
 
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
@@ -216,7 +217,7 @@ OLDER_NAMES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 
 
 def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
-    """Return the type of the policy without ``_command``.
+    """Return the type of the policy without ``_command``; with ``multi_agent`` that of a team.
 
     Raises:
         ValueError: If ``create_config`` has none.
@@ -225,7 +226,8 @@ def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
     kind = OLDER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str):
         raise ValueError(f"create_config.policy.type must be the name of a policy, got {kind!r}")
-    return kind.removesuffix("_command")
+    kind = kind.removesuffix("_command")
+    return OF_TEAMS.get(kind, kind) if main["policy"].get("multi_agent") else kind
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

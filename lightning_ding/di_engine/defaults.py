@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_ding.di_engine.team_keys import TEAM_DEFAULTS, TEAM_WITHOUT_KEY
+
 _EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
 _ENCODER = {"encoder_hidden_size_list": [128, 128, 64]}
 _HEAD = {**_ENCODER, "head_layer_num": 1}
@@ -107,6 +109,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": {"replay_buffer": {"replay_buffer_size": 1000}},
     },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
+    **TEAM_DEFAULTS,
     "cql": {"learn": {"learning_rate_policy": 3e-4, "min_q_weight": 1.0}},
     "edac": {
         "model": {"critic_head_layer_num": 1},
@@ -153,6 +156,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
+    **TEAM_WITHOUT_KEY,
     "cql": {"learn.update_per_collect": 1},
     "edac": {"learn.update_per_collect": 1},
     "discrete_cql": {"learn.update_per_collect": 1, "learn.optimizer.eps": 1e-8},

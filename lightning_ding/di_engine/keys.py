@@ -42,6 +42,7 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
+from lightning_ding.di_engine.team_keys import happo_keys, mappo_keys
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
@@ -351,6 +352,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "impala": _IMPALA,
     "acer": _ACER,
     "pg": _PG,
+    "mappo": mappo_keys(_PPO),
+    "happo": happo_keys(_PPO),
     "cql": cql_keys(_SAC),
     "edac": edac_keys(_SAC),
     "discrete_cql": {**from_data(_QRDQN), **same("learn.min_q_weight")},
@@ -385,6 +388,7 @@ HOME_OF_GAMMA = {
     "acer": "learn.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
+    **dict.fromkeys(("mappo", "happo"), "collect.discount_factor"),
     "cql": "learn.discount_factor",
     "edac": "learn.discount_factor",
     "discrete_cql": "discount_factor",

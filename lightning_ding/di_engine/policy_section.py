@@ -37,6 +37,7 @@ CLASSES = {
     "DiscreteSACPolicy": "discrete_sac",
     "EDACPolicy": "edac",
     "FQFPolicy": "fqf",
+    "HAPPOPolicy": "happo",
     "IMPALAPolicy": "impala",
     "IQLPolicy": "iql",
     "IQNPolicy": "iqn",

@@ -36,7 +36,8 @@ def all_of(kind: str) -> dict[str, Any]:
 
 
 def test_the_table_has_every_policy() -> None:
-    assert set(DEFAULTS) == set(TYPES) == set(KEYS) == set(DING["policies"])
+    assert set(DEFAULTS) == set(KEYS)
+    assert set(KEYS) - {"mappo", "happo"} == set(TYPES) == set(DING["policies"])  # see test_teams.py
     assert len(ENTRIES) >= 60
 
 

@@ -1,75 +1,71 @@
-"""DI-engine's configs with ``multi_agent: True`` become the policies of teams."""
+"""DI-engine's configs of teams that learn from rollouts: ``ppo`` with ``multi_agent``, and ``happo``."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_ding.di_engine.serial import serial_pipeline
+from lightning_ding.config import deep_merge, resolve
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.policy import MADDPGPolicy, MASACPolicy
+from lightning_ding.policy import HAPPOPolicy, MAPPOPolicy
+from lightning_ding.policy.teams.mappo import MAPPOConfig
 
-SHAPES = {"agent_obs_shape": 18, "global_obs_shape": 48, "action_shape": 5}
+SHAPES = {"agent_num": 3, "agent_obs_shape": 18, "global_obs_shape": 48, "action_shape": 5, "action_space": "discrete"}
 
 
-def make_pair(kind: str, model: Any, learn: Any, other: Any = (), **env: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    numbers = {"collector_env_num": 2, "evaluator_env_num": 2, "n_evaluator_episode": 2, "stop_value": 0}
-    spread = {"env_id": "simple_spread_v2", "n_agent": 3, "n_landmark": 3, "max_cycles": 5, "agent_obs_only": False}
-    main = {
-        "exp_name": "team",
-        "env": {**spread, "agent_specific_global_state": True, **numbers, **env},
-        "policy": {
-            **{"multi_agent": True, "random_collect_size": 20, "model": {**SHAPES, **model}, "learn": learn},
-            **{"collect": {"n_sample": 10}, "eval": {"evaluator": {"eval_freq": 2}}, "other": dict(other)},
-        },
+def run_of(kind: str, **changes: Any) -> Any:
+    """Return the run of a pair like dizoo's of simple_spread."""
+    policy = {
+        **{"cuda": True, "multi_agent": True, "action_space": "discrete", "model": SHAPES, "other": {}},
+        "learn": {"multi_gpu": False, "epoch_per_collect": 5, "batch_size": 3200, "learning_rate": 5e-4},
+        "collect": {"n_sample": 3200, "unroll_len": 1, "env_num": 8},
+        "eval": {"env_num": 8, "evaluator": {"eval_freq": 50}},
     }
-    create = {"env": {"type": "petting_zoo"}, "env_manager": {"type": "base"}, "policy": {"type": kind}}
-    return main, create
+    policy["learn"] |= {"entropy_weight": 0.01, "grad_clip_type": "clip_norm", "grad_clip_value": 10}
+    env = {"collector_env_num": 8, "evaluator_env_num": 8, "n_evaluator_episode": 8, "stop_value": 0}
+    main = {"exp_name": "run", "env": env, "policy": deep_merge(policy, changes)}
+    return translate((main, {"env": {"type": "cartpole"}, "env_manager": {"type": "base"}, "policy": {"type": kind}}))
 
 
-EPS = {"eps": {"type": "linear", "start": 1, "end": 0.05, "decay": 100}}
-SMALL = {"actor_head_hidden_size": 8, "critic_head_hidden_size": 16, "critic_head_layer_num": 2}
+def test_ppo_with_multi_agent_is_mappo_with_dings_network() -> None:
+    run = run_of("ppo")
+    assert run.policy_class is MAPPOPolicy
+    config: Any = resolve(MAPPOConfig, run.policy_config)
+    assert (config.model.agent_num, config.model.agent_obs_shape, config.model.global_obs_shape) == (3, 18, 48)
+    assert (config.model.action_shape, config.model.action_space, config.model.agent_id) == (5, "discrete", False)
+    assert list(config.model.encoder_hidden_size_list) == [256, 256, 256]  # a linear layer, and a head with two
+    assert list(config.model.critic_hidden_size_list) == [512, 512]
+    assert (config.learn.value_norm, config.learn.clip_ratio, config.learn.value_clip) == (True, 0.2, 0.2)
+    assert (config.learn.grad_clip_norm, config.learn.optimizer.eps) == (10, 1e-8)
+    assert config.collect.n_sample == 3200
+    policy = MAPPOPolicy(config)
+    sizes = [tuple(one.shape) for one in policy.model.parameters() if one.ndim == 2]
+    assert sizes == [(256, 18), (256, 256), (256, 256), (5, 256), (512, 66), (512, 512), (1, 512)]
 
 
-def test_discrete_sac_of_several_agents_becomes_masac() -> None:
-    pytest.importorskip("mpe2")
-    learn = {"batch_size": 8, "learning_rate_alpha": 5e-5, "target_entropy": -2}
-    run = translate(make_pair("discrete_sac", {"twin_critic": True, **SMALL}, learn, EPS))
-    assert (run.policy, run.policy_class) == ("masac", MASACPolicy)
-    assert run.policy_config["model"] == {
-        **{"agent_obs_shape": 18, "action_shape": 5},
-        "agent_id": False,
-        "critic_input": "state",
-        "encoder_hidden_size_list": [8, 8],
-        "critic_hidden_size_list": [16, 16, 16],
-    }
-    assert run.policy_config["learn"]["target_entropy"] == -2
-    assert run.policy_config["other"]["eps"] == {"start": 1, "end": 0.05, "decay": 100}
+def test_widths_of_heads_are_those_of_the_network() -> None:
+    wide = {"model": {"actor_head_hidden_size": 32, "actor_head_layer_num": 1, "critic_head_layer_num": 0}}
+    model: Any = resolve(MAPPOConfig, run_of("ppo", **wide).policy_config).model
+    assert (list(model.encoder_hidden_size_list), list(model.critic_hidden_size_list)) == ([32, 32], [512])
 
 
-@pytest.mark.parametrize(("kind", "is_delayed"), [("ddpg", False), ("td3", True)])
-def test_ddpg_and_td3_of_several_agents_become_maddpg(kind: str, is_delayed: bool) -> None:
-    pytest.importorskip("mpe2")
-    run = translate(make_pair(kind, {"action_space": "regression"}, {"batch_size": 8}, continuous_actions=True))
-    assert (run.policy, run.policy_class) == ("maddpg", MADDPGPolicy)
-    config = MADDPGPolicy(run.policy_config).config
-    assert (config.learn.noise, config.learn.actor_update_freq, config.model.twin_critic) == (
-        (True, 2, True) if is_delayed else (False, 1, False)
-    )
-    assert tuple(config.model.encoder_hidden_size_list) == (64, 64)
-    assert config.model.last_layer_init is None
+def test_happo_has_separate_critics_and_the_encoder_of_ding() -> None:
+    run = run_of("happo", agent_num=3)
+    assert run.policy_class is HAPPOPolicy
+    model: Any = resolve(HAPPOPolicy.config_class, run.policy_config).model  # type: ignore[attr-defined]
+    assert model.parameter_sharing is False
+    assert list(model.encoder_hidden_size_list) == [128, 128, 64, 64, 64]
+    assert list(model.critic_hidden_size_list) == [128, 128, 64, 64]
 
 
-@pytest.mark.parametrize("kind", ["discrete_sac", "sac", "ddpg"])
-def test_such_a_config_trains(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mpe2")
-    monkeypatch.chdir(tmp_path)
-    space = {"sac": "reparameterization", "ddpg": "regression"}.get(kind)
-    model = {} if space is None else {"action_space": space}
-    learn = {"update_per_collect": 2, "batch_size": 8}
-    pair = make_pair(kind, model, learn, continuous_actions=kind != "discrete_sac")
-    policy: Any = serial_pipeline(pair, seed=0, max_train_iter=4)
-    assert policy.progress.train_iter == 4
-    assert isinstance(policy, MASACPolicy if "sac" in kind else MADDPGPolicy)
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("ppo", {"model": {"sigma_type": "conditioned"}}, "policy.model.sigma_type must be 'independent' for mappo"),
+        ("happo", {"model": {"use_lstm": True}}, "policy.model.use_lstm must be False for happo"),
+    ],
+)
+def test_what_teams_do_not_have_is_refused(kind: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_of(kind, **changes)

@@ -54,6 +54,15 @@ def transformed(model: Any) -> Any:
     return model(torch.stack([OBS, -OBS], 1), steps, steps.float(), steps)
 
 
+TEAM = {"agent_state": OBS.view(BATCH, 2, 3)}
+TEAM_SHAPES = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": ACTIONS}
+
+
+def unrolled_team(model: Any) -> Any:
+    steps, state = {"agent_state": STEPS.view(3, BATCH, 2, 3)}, model.first_state(BATCH)
+    return [model.act(TEAM, state), model(steps, state), model(steps, state, STARTS)]
+
+
 NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, arguments, what is called
     "dqn": ("dqn", {"layer_norm": True}, logit),
     "dqn of images": ("dqn", SMALL_IMAGES, of_images),
@@ -77,6 +86,9 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
         {"action_space": "discrete"},
         lambda model: [model(OBS, "compute_actor_critic"), model.compute_auxiliary(OBS)],
     ),
+    "team_vac": ("team_vac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
+    "havac": ("havac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
+    "recurrent_team_vac": ("recurrent_team_vac", {**TEAM_SHAPES, "core": {"hidden_size": 4}}, unrolled_team),
     "dt": ("dt", {"embed_dim": 4, "n_blocks": 1}, transformed),
 }
 EVERY = pytest.mark.parametrize("name", NETWORKS)
@@ -86,7 +98,8 @@ def make(name: str) -> tuple[Any, Call]:
     """Return a network in evaluation mode, with the function that calls it."""
     kind, arguments, call = NETWORKS[name]
     torch.manual_seed(0)
-    return create_model({"type": kind, "obs_shape": SIZE, "action_shape": ACTIONS, **arguments}).eval(), call
+    shapes = {} if "agent_num" in arguments else {"obs_shape": SIZE, "action_shape": ACTIONS}
+    return create_model({"type": kind, **shapes, **arguments}).eval(), call
 
 
 def tensors(output: Any) -> list[Tensor]:

@@ -21,7 +21,7 @@ def test_stacked_networks_equal_a_loop_over_agents(kind: Any, layer_norm: bool) 
     logit = network.compute_actor({"agent_state": seen})["logit"]
     found = logit if kind == "discrete" else logit["mu"]
     for number, agent in enumerate(network.agents):
-        assert_close(found[..., number, :], agent.net(seen[..., number, :]))
+        assert_close(found[..., number, :], agent.net(seen[..., number, :].flatten(0, 1))[0].unflatten(0, (5, 7)))
 
 
 def test_agents_learn_in_turn_from_advantages_times_the_ratios_before_them(monkeypatch: pytest.MonkeyPatch) -> None:

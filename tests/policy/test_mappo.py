@@ -152,7 +152,10 @@ def test_what_a_dead_agent_sees_and_does_changes_no_weight(name: str) -> None:
 
 
 def test_standardised_advantages_count_living_agents_only() -> None:
-    table, counted = torch.tensor([[1.0, 5.0, 3.0, 9.0], [2.0, 7.0, 7.0, 7.0]]), torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]])
+    table, counted = (
+        torch.tensor([[1.0, 5.0, 3.0, 9.0], [2.0, 7.0, 7.0, 7.0]]),
+        torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0]]),
+    )
     first, second = standardise_over_ranks([table], counted=[counted.float()])[0]
     living = torch.tensor([1.0, 3.0, 9.0])
     assert_close(first[[0, 2, 3]], (living - living.mean()) / living.std())
@@ -243,10 +246,44 @@ def test_continuous_actions_in_the_units_of_each_agent_are_learned(make_trainer:
     assert final_return(make_trainer, "mappo", Reach, 30, 0, learn={"entropy_weight": 0.0}) > -0.1
 
 
+@pytest.mark.parametrize(("game", "least"), [("climbing", 5.0), ("penalty", 2.0)])
+def test_games_with_costly_mistakes_end_in_an_equilibrium(make_trainer: MakeTrainer, game: str, least: float) -> None:
+    assert final_return(make_trainer, "mappo", game, 30, 0) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("name", ["mappo", "ippo", "happo"])
+@pytest.mark.parametrize(("game", "least"), [("climbing", 5.0), ("penalty", 2.0)])
+def test_games_with_costly_mistakes_from_every_seed(
+    make_trainer: MakeTrainer, game: str, least: float, name: str, seed: int
+) -> None:
+    assert final_return(make_trainer, name, game, 40, seed) >= least
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_step_game_is_solved(make_trainer: MakeTrainer, name: str) -> None:
+    rounds = 12 if name == "happo" else 20
+    short = {"learn_unroll_len": 4, "model": {"core": {"type": "gru", "hidden_size": 16}}}
+    changes: Config = {"learn": {"entropy_weight": 0.05}, **(short if name == "recurrent_mappo" else {})}
+    assert final_return(make_trainer, name, f"{GAMES}TwoStepGame", rounds, 0, **changes) == 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("name", NAMES)
+def test_two_step_game_is_solved_from_every_seed(make_trainer: MakeTrainer, name: str, seed: int) -> None:
+    short = {"learn_unroll_len": 4, "model": {"core": {"type": "gru", "hidden_size": 16}}}
+    learn = {"entropy_weight": 0.05, "batch_size": 64}
+    changes: Config = {"learn": learn, "collect": {"n_sample": 128}}
+    changes |= short if name == "recurrent_mappo" else {}
+    assert final_return(make_trainer, name, f"{GAMES}TwoStepGame", 60, seed, **changes) == 8.0
+
+
 def test_reward_models_are_refused_for_rewards_of_agents() -> None:
     space = spaces.Dict({"agent_state": spaces.Box(-1, 1, (3, 2)), "agent_reward": spaces.Box(-1, 1, (3,))})
     policy = MAPPOPolicy({"reward_model": {"type": "rnd"}})
-    with pytest.raises(ValueError, match="reward_model.type must be None for a team whose agents have rewards"):
+    with pytest.raises(ValueError, match=r"reward_model.type must be None for a team whose agents have rewards"):
         policy.build(space, spaces.MultiDiscrete([2, 2, 2]))
 
 

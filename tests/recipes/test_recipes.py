@@ -51,6 +51,8 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
+TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo")
+"""The recipes of teams, which learn the two-step game."""
 PENDULUM = {
     "bdq": -250,
     "ddpg": -200,
@@ -85,6 +87,7 @@ OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", 
 OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
+TWINS |= {name: f"{name}_two_step" for name in TEAMS}
 TWINS |= {"rnd": "rnd_mountaincar", "icm": "icm_mountaincar", "gail": "gail_cartpole", "her": "her_bitflip"}
 TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
 TWINS |= {name: name for name in PACKAGES}
@@ -174,7 +177,7 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
 
 def test_every_algorithm_has_a_recipe() -> None:
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
-    assert ours == {*CARTPOLE, *PENDULUM, *OFFLINE}
+    assert ours == {*CARTPOLE, *PENDULUM, *TEAMS, *OFFLINE}
 
 
 @EVERY

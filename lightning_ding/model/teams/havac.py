@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.model.actor import FIRST_LOG_SIGMA
+from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.mlp import MLP
 from lightning_ding.model.teams.team_vac import TeamVAC
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE
@@ -32,7 +32,7 @@ class AgentActor(nn.Module):
 
     def __init__(self, sizes: Sequence[int], activation: str, layer_norm: bool, log_std_init: float | None) -> None:
         super().__init__()
-        self.net = MLP(sizes, activation, activate_last=False, layer_norm=layer_norm)
+        self.net = EnsembleMLP(1, sizes, activation, layer_norm)
         is_discrete = log_std_init is None
         self.log_sigma = None if is_discrete else nn.Parameter(torch.full((sizes[-1],), float(log_std_init or 0.0)))
 
@@ -79,32 +79,32 @@ class HAVAC(TeamVAC):
     def _init_actors(self, hidden: float, output: float) -> None:
         agents: Any = self.agents
         for agent in agents:
-            *layers, last = agent.net.layers
-            for layer, gain in [*((layer, hidden) for layer in layers), (last, output)]:
-                nn.init.orthogonal_(layer.weight, gain)
-                nn.init.zeros_(layer.bias)
+            *weights, last = agent.net.weights
+            for weight, gain in [*((weight, hidden) for weight in weights), (last, output)]:
+                nn.init.orthogonal_(weight.detach()[0], gain)
+            for bias in agent.net.biases:
+                nn.init.zeros_(bias)
 
 
-def stacked(nets: Sequence[MLP], x: Tensor) -> Tensor:
+def stacked(nets: Sequence[EnsembleMLP], x: Tensor) -> Tensor:
     """Return the outputs of N networks of equal sizes, one batched product for each layer.
 
     Args:
-        nets: A network for each agent.
+        nets: A network for each agent, an ensemble of one.
         x: Inputs of all agents, shape (..., N, D).
     """
-    rows = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)  # (N, B, D)
-    first = nets[0]
-    for number, layers in enumerate(zip(*(net.layers for net in nets), strict=True)):
-        weight, bias = _stacked(layers)
-        rows = torch.baddbmm(bias[:, None], rows, weight.transpose(1, 2))
-        if number < first.activated_layers:
-            if first.norms is not None:
-                scale, shift = _stacked([net.norms[number] for net in nets if net.norms is not None])
-                rows = torch.addcmul(shift[:, None], F.layer_norm(rows, rows.shape[-1:]), scale[:, None])
+    rows, first = x.reshape(-1, *x.shape[-2:]).transpose(0, 1), nets[0]  # (N, B, D)
+    for number in range(len(first.weights)):
+        weight, bias = _layer(nets, number, "weights"), _layer(nets, number, "biases")
+        rows = torch.baddbmm(bias, rows, weight)
+        if number < len(first.weights) - 1:
+            if len(first.scales):
+                scale, shift = _layer(nets, number, "scales"), _layer(nets, number, "shifts")
+                rows = torch.addcmul(shift, F.layer_norm(rows, rows.shape[-1:]), scale)
             rows = first.activate(rows)
     return rows.transpose(0, 1).reshape(*x.shape[:-1], -1)
 
 
-def _stacked(layers: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """Return the weights and the biases of layers of equal sizes, with the axis of agents first."""
-    return torch.stack([layer.weight for layer in layers]), torch.stack([layer.bias for layer in layers])
+def _layer(nets: Sequence[EnsembleMLP], number: int, part: str) -> Tensor:
+    """Return the parameters of a layer of all networks, with the axis of agents first."""
+    return torch.cat([getattr(net, part)[number] for net in nets])

@@ -73,11 +73,12 @@ class TeamVAC(nn.Module):
         centralised: Whether the critic sees the global state in addition to what the agent sees.
         parameter_sharing: Which agents share weights, see :func:`~lightning_ding.model.teams.agents.groups_of`.
         agent_id: Whether agents that share weights see their own number.
-        encoder_hidden_size_list: Widths of the layers of actor and critic; None for 64, 64.
+        encoder_hidden_size_list: Widths of the layers of an actor; None for 64, 64.
         activation: Activation of all hidden layers.
         layer_norm: Apply layer normalisation before each hidden activation.
         log_std_init: Logarithm of the initial standard deviation of continuous actions; None for -0.5.
         core: Arguments of the recurrent layers of actor and critic; None for none.
+        critic_hidden_size_list: Widths of the layers of the critic; None for those of the actor.
 
     Example:
         >>> network = TeamVAC(agent_num=3, agent_obs_shape=4, global_obs_shape=12, action_shape=5)
@@ -101,6 +102,7 @@ class TeamVAC(nn.Module):
         layer_norm: bool = False,
         log_std_init: float | None = None,
         core: Mapping[str, Any] | None = None,
+        critic_hidden_size_list: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         require(action_space in ("discrete", "continuous"), "action_space", "discrete or continuous", action_space)
@@ -108,11 +110,13 @@ class TeamVAC(nn.Module):
         require(is_discrete or isinstance(action_shape, int), "action_shape", "a number of dimensions", action_shape)
         require(not is_discrete or log_std_init is None, "log_std_init", "None for discrete actions", log_std_init)
         widths = (64, 64) if encoder_hidden_size_list is None else encoder_hidden_size_list
-        options = (parameter_sharing, agent_id, widths, activation, layer_norm, core)
+        of_critic = widths if critic_hidden_size_list is None else critic_hidden_size_list
+        options = (activation, layer_norm, core)
         self.centralised = centralised
         sizes = (agent_obs_shape, max(action_counts(1, action_shape)))
-        self._make_actors(agent_num, *sizes, is_discrete, log_std_init, *options)
-        self.critic_encoder = AgentEncoder(agent_num, agent_obs_shape + global_obs_shape * centralised, *options)
+        self._make_actors(agent_num, *sizes, is_discrete, log_std_init, parameter_sharing, agent_id, widths, *options)
+        seen_by_critic = agent_obs_shape + global_obs_shape * centralised
+        self.critic_encoder = AgentEncoder(agent_num, seen_by_critic, parameter_sharing, agent_id, of_critic, *options)
         self.critic = AgentMLP([self.critic_encoder.output_size, 1], self.critic_encoder.groups)
 
     def _make_actors(

@@ -32,7 +32,9 @@ def standardise_over_ranks(
     if world_size() == 1 and counted is None:
         return [_standardised(table, eps) for table in tables]
     weights = [torch.ones_like(table) for table in tables] if counted is None else counted
-    sums = torch.cat([_sums(one.double(), weight) for one, weight in zip(tables, weights, strict=True)], dim=1)  # (3, M)
+    sums = torch.cat(
+        [_sums(one.double(), weight) for one, weight in zip(tables, weights, strict=True)], dim=1
+    )  # (3, M)
     count, total, squares = sum_over_ranks(sums)  # once for all tables: the ranks may have one or two of them
     mean = total / count.clamp(min=1)
     std = ((squares - total * mean) / (count - 1).clamp(min=1)).clamp(min=0).sqrt()

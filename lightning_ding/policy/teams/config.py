@@ -53,9 +53,7 @@ class TeamModelConfig:
     """Normalise every hidden layer before its activation."""
 
 
-def team_section(
-    observation_space: spaces.Space[Any], action_space: spaces.Space[Any], policy: str
-) -> dict[str, Any]:
+def team_section(observation_space: spaces.Space[Any], action_space: spaces.Space[Any], policy: str) -> dict[str, Any]:
     """Return the entries of a team's ``model`` section that an env determines: its shapes and the units of actions.
 
     Args:

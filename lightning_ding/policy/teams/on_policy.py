@@ -1,8 +1,8 @@
 """What on-policy algorithms of teams share: distributions, advantages and losses with an axis of agents.
 
-An agent that is not ``alive`` in an observation has no part in the losses, in the scale of the critic and in the mean of
-the advantages. One that is alive in an observation and not in the next one terminates there: its next value is 0. The
-end of the env's episode by termination ends it for all, and a truncation bootstraps from the values of all agents.
+An agent that is not ``alive`` in an observation has no part in the losses, in the scale of the critic and in the mean
+of the advantages. One that is alive in an observation and not in the next one terminates there: its next value is 0.
+The end of the env's episode by termination ends it for all, and a truncation bootstraps from the values of all agents.
 
 Shapes: S transitions of a rollout, T steps, E envs, B batch, N agents, A actions or dimensions of an agent.
 """
@@ -42,6 +42,8 @@ class TeamActorCriticModelConfig(TeamModelConfig):
     action_integer: bool | None = None
     """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
     env."""
+    critic_hidden_size_list: Sequence[int] | None = None
+    """Widths of the layers of a critic; None means those of encoder_hidden_size_list."""
     log_std_init: float | None = None
     """Logarithm of the initial standard deviation of continuous actions; None means -0.5."""
 
