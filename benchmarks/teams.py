@@ -5,8 +5,8 @@
 
 Both sides have 64 envs of ``simple_spread_v3`` with three agents and 25 steps in one process, networks of two layers of
 64 units that the agents share, and one thread of torch. MAPPO: rollouts of 1,600 steps, four epochs with minibatches of
-400. QMIX: rounds of 640 steps, each followed by 20 updates of minibatches of 256 single steps. Neither side evaluates or
-logs. The first rounds are a warm-up and not counted. The output is one line of JSON: env steps/s, updates/s, and CPU
+400. QMIX: rounds of 640 steps, each followed by 20 updates of minibatches of 256 single steps. Neither side evaluates
+or logs. The first rounds are a warm-up and not counted. The output is one line of JSON: env steps/s, updates/s, and CPU
 seconds for 1,000 env steps.
 
 Both libraries collect and learn in turns, so updates/s is that of a run, collecting included; ``learn_updates_per_s``
@@ -43,6 +43,7 @@ class Clock:
         self.began = self.ended = (0.0, 0.0)
 
     def end_round(self) -> None:
+        """Note the end of a round."""
         self.rounds += 1
         now = (time.perf_counter(), time.process_time())
         if self.rounds == WARM_UP:
@@ -50,6 +51,7 @@ class Clock:
         self.ended = now
 
     def report(self, side: str, name: str) -> dict[str, Any]:
+        """Return the speeds of the rounds after the warm-up."""
         frames, updates = (FRAMES, EPOCHS * FRAMES // MINIBATCH) if name == "mappo" else (Q_FRAMES, Q_UPDATES)
         count = self.rounds - WARM_UP
         wall, cpu = (end - start for end, start in zip(self.ended, self.began, strict=True))
@@ -87,9 +89,7 @@ def ours(name: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {"env_kwargs": {"max_cycles": 25}, "num_envs": ENVS, "seed": 0}
     if name == "mappo":
         learn = {"epoch_per_collect": EPOCHS, "batch_size": MINIBATCH}
-        policy = create_policy(
-            {"type": "mappo", "model": model, "learn": learn, "collect": {"n_sample": FRAMES}}
-        )
+        policy = create_policy({"type": "mappo", "model": model, "learn": learn, "collect": {"n_sample": FRAMES}})
         data: Any = RolloutDataModule(env, **arguments, max_env_step=steps * FRAMES)
     else:
         policy = create_policy(

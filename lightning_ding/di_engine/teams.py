@@ -1,8 +1,7 @@
 """DI-engine's configs with ``multi_agent: True``: the policy of a team that they describe.
 
-DI-engine's critics of teams get what the agent sees, the global state and the agent's own action, and so do the critics
-here (``model.critic_input: state``). Agents share their networks there and here. The sizes of what critics get are those
-of the env.
+DI-engine's critics of teams get what the agent sees, the global state and the agent's own action, and so do those here
+(``model.critic_input: state``). Agents share their networks there and here. The env determines the size of its state.
 """
 
 from __future__ import annotations

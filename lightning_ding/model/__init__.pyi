@@ -31,7 +31,7 @@ from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQ
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
 from .teams.havac import HAVAC as HAVAC
-from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .teams.team_qac import TeamQAC as TeamQAC
+from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

@@ -49,6 +49,7 @@ from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
+from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,
@@ -56,7 +57,6 @@ from .teams.mappo import (
     RecurrentMAPPOConfig as RecurrentMAPPOConfig,
     RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
 )
-from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
 from .teams.masac import MASACConfig as MASACConfig, MASACPolicy as MASACPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
 

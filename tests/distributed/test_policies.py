@@ -32,11 +32,13 @@ RUN = {
         "mdqn",
         "ppo_offpolicy",
     ),
+    *("maddpg", "masac"),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
 }
 DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo"}
+TEAMS = {"maddpg", "masac"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
 
 
@@ -97,7 +99,9 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     }
     policy |= sequences.get(name, {})
     check_policy(policy)
-    env = {"env_id": "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", "collector_env_num": 2}
+    env_id = "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1"
+    env_id = "lightning_ding.envs.teams.line.CoverGame" if name in TEAMS else env_id
+    env = {"env_id": env_id, "collector_env_num": 2}
     learner = {"validate": False, "trainer": {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}}
     coordinator = {"commander": {"eval_interval": None, "collector_task_space": 1}}
     cfg = {

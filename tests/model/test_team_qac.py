@@ -64,7 +64,11 @@ def test_values_equal_plain_loops(sharing: Any, critic_input: Any, action_values
         action_space=kind,
         twin_critic=True,
     )
-    obs, own, others = make_obs(alive=torch.tensor([[1.0, 0, 1]]).repeat(B, 1)), torch.randn(B, N, A), torch.randn(B, N, A)
+    obs, own, others = (
+        make_obs(alive=torch.tensor([[1.0, 0, 1]]).repeat(B, 1)),
+        torch.randn(B, N, A),
+        torch.randn(B, N, A),
+    )
     for joint in (own, with_own(own, others)):
         q = model.compute_critic(obs, joint)["q_value"]
         for e, b, i in product(range(2), range(B), range(N)):

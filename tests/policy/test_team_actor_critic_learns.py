@@ -1,7 +1,8 @@
 """MADDPG and SAC of teams reach the best return of games worked out by hand; with critics that know less, they do not.
 
-The best returns are -1 in ``CoverGame`` and 1 in ``LateRewardGame``; agents that cannot see what matters have 0.5 at best
-in the second one, and -2 in each of four steps is the return of agents that go the same way in the first.
+The best returns are -1 in ``CoverGame`` and 1 in ``LateRewardGame``. Agents that go the same way have -8 in the first
+one. Places that do not depend on the targets have 0.5 at best in the second one; those of an actor that learns nothing
+depend on them by chance, with returns from -0.2 to 0.7.
 """
 
 from __future__ import annotations
@@ -74,4 +75,4 @@ def test_teams_reach_the_best_return(case: str, seed: int, make_trainer: MakeTra
 @pytest.mark.parametrize("config", [deep_merge(MADDPG, NOISE), MASAC], ids=["maddpg", "masac"])
 def test_agents_with_critics_of_their_own_view_do_not(config: Any, seed: int, make_trainer: MakeTrainer) -> None:
     alone = deep_merge(config, {"model": {"critic_input": "local"}})
-    assert final_return(make_trainer, LATE, {}, alone, seed, 1500) <= 0.6
+    assert final_return(make_trainer, LATE, {}, alone, seed, 1500) <= 0.8

@@ -1,4 +1,4 @@
-"""What MADDPG and SAC of teams share: values and rewards of each agent, over the living ones, and actions of all agents.
+"""What MADDPG and SAC of teams share: values and rewards of each agent, and actions of all agents.
 
 Each agent has its own reward and its own value, so cooperative, competitive and mixed games are learned alike. A team
 with one reward gives it to each agent. An agent that has left the episode has the value 0, and counts in no loss.
@@ -61,7 +61,7 @@ class TeamBatch(ActorCriticBatch, total=False):
     """1 for each agent that is in the episode at ``obs`` and 0 for the others, shape (B, N)."""
 
 
-class TeamActorCriticPolicy(QACPolicy[QACConfigT]):
+class TeamQACPolicy(QACPolicy[QACConfigT]):
     """Base of the policies with an actor and critics of each agent of a team; its methods come before those of a base.
 
     A network passed as ``model`` must have the modules ``actor`` and ``critic`` and the methods of :class:`TeamQAC`.

@@ -29,8 +29,8 @@ from lightning_ding.model.teams.team_qac import with_own
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.ddpg import LOGIT_PENALTY, DDPGConfig, DDPGPolicy
 from lightning_ding.policy.teams.actor_critic import (
-    TeamActorCriticPolicy,
     TeamQACModelConfig,
+    TeamQACPolicy,
     gumbel,
     living_mean,
     one_hot,
@@ -52,7 +52,7 @@ class MADDPGConfig(DDPGConfig):
 
 
 @POLICY_REGISTRY.register("maddpg")
-class MADDPGPolicy(TeamActorCriticPolicy[DDPGConfig], DDPGPolicy):
+class MADDPGPolicy(TeamQACPolicy[DDPGConfig], DDPGPolicy):
     """MADDPG for teams with continuous or discrete actions; rewards of each agent or of the team; action masks.
 
     A network passed as ``model`` must have the modules ``actor`` and ``critic`` and the methods of :class:`TeamQAC`.

@@ -32,8 +32,8 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.discrete_sac import ENTROPY_SHARE, DiscreteSACOtherConfig
 from lightning_ding.policy.sac import SACConfig, SACLearnConfig, SACPolicy, SoftConfig
 from lightning_ding.policy.teams.actor_critic import (
-    TeamActorCriticPolicy,
     TeamQACModelConfig,
+    TeamQACPolicy,
     gumbel,
     living_mean,
     living_weight,
@@ -85,7 +85,7 @@ class MASACConfig(SACConfig):
 
 
 @POLICY_REGISTRY.register("masac")
-class MASACPolicy(TeamActorCriticPolicy[SoftConfig], SACPolicy):
+class MASACPolicy(TeamQACPolicy[SoftConfig], SACPolicy):
     """SAC for teams with continuous or discrete actions; rewards of each agent or of the team; action masks.
 
     A network passed as ``model`` must have the modules ``actor`` and ``critic`` and the methods of :class:`TeamQAC`.
