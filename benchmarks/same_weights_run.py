@@ -214,7 +214,7 @@ CASES: dict[str, Case] = {
     "rainbow": Case("prioritised, noisy layers", "rainbow"),
     "mdqn": Case("3 steps", "mdqn", {"nstep": 3}),
     "sql": Case("multi-discrete actions", "sql", {}, partial(ToyEnv, acts="many")),
-    "sqn": Case("a learned temperature", "sqn"),
+    "sqn": Case("a learned temperature", "sqn", {"learn": {"target_update_freq": None}}),
     "bdq": Case("multi-discrete actions", "bdq", {}, partial(ToyEnv, acts="many")),
     "sqil": Case("demonstrations", "sqil", data={"demonstrations": demonstrations()}),
     "dqfd": Case(
@@ -273,6 +273,18 @@ CASES: dict[str, Case] = {
         "sequences, a burn-in, an LSTM",
         "r2d2",
         {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None}},
+    ),
+    "r2d3": Case(
+        "sequences of demonstrations, a share rounded at random",
+        "r2d3",
+        {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None, "per_train_iter_k": 3}},
+        data={"demonstrations": demonstrations(), "demonstration_share": 0.1},
+    ),
+    "ngu": Case(
+        "episodic and lifelong novelty",
+        "ngu",
+        {"burnin_step": 2, "learn_unroll_len": 4, "num_neighbours": 3, "learn": {"target_theta": None}},
+        data={"wrappers": ["previous_step"]},
     ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "mappo": Case("a team", "mappo", env=TEAM),

@@ -27,6 +27,10 @@ _COPIED = {"update_per_collect": 3, "target_update_freq": 100}
 _STEPS = _COPIED | {"batch_size": 64, "learning_rate": 1e-3}
 _REPLAY = {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}}
 _Q_LEARNING = {"discount_factor": 0.97, "random_collect_size": 0, "model": _HEAD, "other": _REPLAY}
+_SEQUENCES = {
+    "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
+    "replay_buffer": {"replay_buffer_size": 10_000},
+}
 _QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -47,6 +51,26 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "random_collect_size": 0,
         "learn_unroll_len": 80,
         "model": _HEAD,
+        "other": _SEQUENCES,
+    },
+    "r2d3": {
+        **{"priority": True, "burnin_step": 2, "learn_unroll_len": 80},
+        "model": _HEAD,
+        "other": _SEQUENCES,
+    },
+    "ngu": {
+        **{"priority": True, "random_collect_size": 0, "learn_unroll_len": 80},
+        "model": _HEAD,
+        "other": _SEQUENCES,
+    },
+    "r2d2_gtrxl": {
+        **{"priority": True, "random_collect_size": 0, "discount_factor": 0.99},
+        **{"burnin_step": 1, "unroll_len": 25, "seq_len": 20},
+        "model": {
+            **{"hidden_size": 16, "head_layer_num": 1, "memory_len": 64, "gru_bias": 2.0},
+            **{"att_layer_num": 3, "att_head_num": 2, "att_head_dim": 16},
+        },
+        "learn": {"value_rescale": False},
         "other": {
             "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
             "replay_buffer": {"replay_buffer_size": 10_000},
@@ -137,12 +161,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
+    "r2d2_gtrxl": {"model.core.type": "gtrxl"},
     "dqn": {"learn.loss": "mse"},
     "mdqn": {"learn.loss": "mse", "learn.optimizer.eps": 0.0003125},
     "sql": {"learn.loss": "mse"},
     "sqn": {"learn.loss": "mse"},
     "bdq": {"learn.loss": "mse", "learn.mean_target": False},
     "dqfd": {"learn.loss": "mse", "learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "r2d3": {"learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "ngu": {"cross_mixture_ratio": 0.0},
     **{name: {"learn.optimizer.eps": 1e-8} for name in ("c51", "qrdqn", "iqn")},
     "rainbow": {"model.noise_std": 0.4, "learn.optimizer.eps": 1e-8},
     "ddpg": {"model.last_layer_init": None},

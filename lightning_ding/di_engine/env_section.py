@@ -148,6 +148,12 @@ class EnvSection:
         """Add a wrapper around those so far."""
         (self.train_wrappers if train_only else self.wrappers).append(wrapper_entry(name, **arguments))
 
+    def take_previous_step(self) -> None:
+        """Add the wrapper of the previous action and reward around the others, if NGU's config asks for it."""
+        if self.take("obs_plus_prev_action_reward", False):
+            self.wrappers.append("previous_step")
+            self.translated.append("env.obs_plus_prev_action_reward True -> the wrapper previous_step")
+
     def datamodule(self) -> dict[str, Any]:
         """Return the arguments of a datamodule, without those that are empty."""
         eval_kwargs = {**self.kwargs, **self.eval_kwargs} if self.eval_kwargs else {}

@@ -18,8 +18,11 @@ from lightning_ding.di_engine.q_learning_keys import (
     FQF,
     IQN,
     KAPPA,
+    NGU,
     Q_LEARNING,
     R2D2,
+    R2D2_GTRXL,
+    R2D3,
     SQN,
 )
 from lightning_ding.di_engine.shared_keys import (
@@ -43,6 +46,7 @@ from lightning_ding.di_engine.shared_keys import (
     with_layers,
 )
 from lightning_ding.di_engine.team_keys import happo_keys, mappo_keys
+from lightning_ding.registry import POLICY_REGISTRY
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
@@ -339,6 +343,9 @@ KEYS: dict[str, dict[str, Key]] = {
     "iqn": IQN,
     "fqf": FQF,
     "r2d2": R2D2,
+    "r2d2_gtrxl": R2D2_GTRXL,
+    "r2d3": R2D3,
+    "ngu": NGU,
     "dqfd": DQFD,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "d4pg": _D4PG,
@@ -362,6 +369,14 @@ KEYS: dict[str, dict[str, Key]] = {
     "bc": BC,
 }
 """The keys that each policy of DI-engine reads."""
+POLICIES = {"r2d2_gtrxl": "r2d2"}
+"""The policy here of each of DI-engine's that is another one with an option."""
+
+
+def policy_class_of(kind: str) -> Any:
+    """Return the class of a registered policy, or of the one that serves for a policy of DI-engine."""
+    return POLICY_REGISTRY.get(POLICIES.get(kind, kind))
+
 
 HOME_OF_GAMMA = {
     "dqn": "discount_factor",
@@ -375,6 +390,9 @@ HOME_OF_GAMMA = {
     "iqn": "discount_factor",
     "fqf": "discount_factor",
     "r2d2": "discount_factor",
+    "r2d2_gtrxl": "discount_factor",
+    "r2d3": "discount_factor",
+    "ngu": "discount_factor",
     "dqfd": "discount_factor",
     "ddpg": "learn.discount_factor",
     "d4pg": "learn.discount_factor",

@@ -78,13 +78,8 @@ def _take_gifs(section: EnvSection) -> None:
         section.warnings.append("env.save_replay_gif has no effect: `eval` with replay_path writes videos as MP4")
 
 
-def _refuse_previous_action(section: EnvSection) -> None:
-    wanted = section.take("obs_plus_prev_action_reward", False)
-    require(not wanted, "env.obs_plus_prev_action_reward", "False, because only NGU needs it", wanted)
-
-
 def _cartpole(section: EnvSection) -> None:
-    _refuse_previous_action(section)
+    section.take_previous_step()
     section.use_fixed_id("cartpole", "CartPole-v0", "CartPole-v1", max_episode_steps=200)
     section.translated.append("env.type 'cartpole' (CartPole-v0) -> CartPole-v1 with episodes of at most 200 steps")
 
@@ -121,7 +116,7 @@ def _take_act_scale(section: EnvSection, by_policy: bool = True) -> bool:
 
 def _lunarlander(section: EnvSection) -> None:
     section.need("Box2D", BOX2D)
-    _refuse_previous_action(section)
+    section.take_previous_step()
     section.use_id(default="LunarLander-v2")
     _take_act_scale(section)  # the bounds are -1 and 1
     section.drop("action_clip", WITHIN)
@@ -214,7 +209,7 @@ def _take_norm(section: EnvSection, name: str) -> None:
 
 def _atari(section: EnvSection) -> None:
     section.need("ale_py", "pip install 'lightning_ding[atari]'")
-    _refuse_previous_action(section)
+    section.take_previous_step()
     given = section.take_id(example="PongNoFrameskip-v4")
     game, repeats = _atari_game(section, given)
     stack = section.take("frame_stack", 4)

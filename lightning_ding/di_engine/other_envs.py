@@ -24,9 +24,10 @@ def _minigrid(section: EnvSection) -> None:
     section.need("minigrid", "pip install 'lightning_ding[minigrid]'")
     if re.search("AKTDT|NoisyTV", env_id):
         section.needs.append(Need("", f"the env {env_id!r} does not run here: it is a part of dizoo; {OWN_FUNCTION}"))
-    for name in ("onehot_obs", "move_bonus", "obs_plus_prev_action_reward"):
+    for name in ("onehot_obs", "move_bonus"):
         found = section.take(name, False)
         require(not found, f"env.{name}", "False: there is no such wrapper here", found)
+    section.take_previous_step()
     options = {"flat": bool(section.take("flat_obs", True)), "full": bool(section.take("full_obs", False))}
     steps = section.take("max_step", None)
     section.use(f"{MAKERS}.make_minigrid", name=env_id, **options, **({"max_episode_steps": steps} if steps else {}))

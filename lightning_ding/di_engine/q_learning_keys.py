@@ -5,6 +5,7 @@ See :mod:`keys`, which has the tables of all policies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning_ding.config import require
@@ -17,6 +18,7 @@ from lightning_ding.di_engine.shared_keys import (
     Key,
     Ours,
     encoder_widths,
+    is_image,
     is_prioritised,
     only,
     replaced,
@@ -91,9 +93,14 @@ def _sequence(cfg: Cfg) -> int:
     return int(cfg.get("burnin_step", 20) + cfg.get("learn_unroll_len", 80))
 
 
-def _in_steps(path: str) -> Key:
+def _unroll(cfg: Cfg) -> int:
+    """Return the steps of a sequence of DI-engine's R2D2 with a transformer."""
+    return int(cfg.get("collect.unroll_len", 105))
+
+
+def _in_steps(path: str, length: Callable[[Cfg], int] = _sequence) -> Key:
     """Return a key of an amount of sequences, which is one of transitions here."""
-    return Key(lambda value, cfg: {path: value * _sequence(cfg)})
+    return Key(lambda value, cfg: {path: value * length(cfg)})
 
 
 def _recurrent_widths(value: Any, cfg: Cfg) -> Ours:
@@ -133,6 +140,47 @@ R2D2: dict[str, Key] = {
         allowed=("normal", "pytorch", "gru"),
     ),
     "model.res_link": to("model.core.residual"),
+}
+
+# ---------------------------------------------------------------------------------------------------- a transformer
+
+
+def _transformer_width(value: int, cfg: Cfg) -> Ours:
+    """Return the width of the transformer; a vector has one layer before it, which is as wide."""
+    return {"model.core.hidden_size": value} | ({} if is_image(cfg) else {"model.encoder_hidden_size_list": [value]})
+
+
+def _memory(_: Any, cfg: Cfg) -> Ours:
+    """Return the steps before its own that a step attends to: in its segment of a sequence, and in the memory."""
+    return {"model.core.memory_length": max(1, cfg.get("seq_len", 33) - 1 + cfg.get("model.memory_len", 0))}
+
+
+_WITHOUT = (
+    "learn_unroll_len",
+    *(f"model.{name}" for name in ("norm_type", "head_hidden_size", "lstm_type", "res_link")),
+)
+R2D2_GTRXL: dict[str, Key] = {
+    **{path: key for path, key in R2D2.items() if path not in _WITHOUT},
+    f"{_BUFFER}replay_buffer_size": _in_steps(f"{_BUFFER}replay_buffer_size", _unroll),
+    "collect.n_sample": _in_steps("collect.n_sample", _unroll),
+    "collect.unroll_len": Key(
+        lambda value, cfg: {"learn_unroll_len": value - cfg.get("burnin_step", 0) - cfg.get("nstep", 5)},
+        why="nothing is learned of the burn-in and the last nstep steps of a sequence",
+    ),
+    "learn.init_memory": Key(why="a sequence begins with the memory that acting had", allowed=("zero", "old")),
+    "model.encoder_hidden_size_list": Key(encoder_widths, is_image, "a vector has one layer, of hidden_size"),
+    "model.hidden_size": Key(_transformer_width),
+    "model.memory_len": Key(_memory),
+    "seq_len": Key(_memory),
+    "model.att_layer_num": to("model.core.num_layers"),
+    "model.att_head_num": to("model.core.num_heads"),
+    "model.att_head_dim": to("model.core.head_size"),
+    "model.gru_bias": to("model.core.gate_bias"),
+    "model.att_mlp_num": only(2, why="the MLP of a layer has two layers"),
+    "model.gru_gating": only(True, why="layers without gates are not stable"),
+    "model.dropout": Key(needs=lambda cfg: not cfg.get("model.dropout"), why="the transformer has no dropout"),
+    "model.head_norm_type": only(None, why="model.layer_norm would normalise the encoder too"),
+    "model.encoder_norm_type": only(None, why="model.layer_norm would normalise the head too"),
 }
 
 # ---------------------------------------------------------------------------------------------------- branches
@@ -181,18 +229,65 @@ def _all_demonstrations(value: Any, cfg: Cfg) -> Ours:
     return {}
 
 
-DQFD: dict[str, Key] = {
-    **DQN,
+_WITH_EXPERT: dict[str, Key] = {
     **same("learn.margin_function", "learn.per_train_iter_k"),
     **{f"learn.lambda{number}": to(f"learn.lambda{number}", convert=float) for number in (1, 2)},
     "learn.lambda3": to("learn.optimizer.weight_decay", convert=float),  # of AdamW in DI-engine
-    "priority": _PRIORITY,
-    "priority_IS_weight": _IS_WEIGHT,
     "learn.expert_replay_buffer_size": Key(_all_demonstrations, why="all transitions of the data set are used"),
     "collect.pho": replaced("demonstration_share of the datamodule"),
     "collect.data_path": replaced("demonstrations of the datamodule"),
     "collect.model_path": replaced("collect.data_path, a data set that a trained policy has collected"),
 }
+DQFD: dict[str, Key] = {**DQN, **_WITH_EXPERT, "priority": _PRIORITY, "priority_IS_weight": _IS_WEIGHT}
+R2D3: dict[str, Key] = {
+    **R2D2,
+    **_WITH_EXPERT,
+    "learn.lambda_one_step_td": to("learn.lambda_one_step_td", convert=float),
+}
+
+# ---------------------------------------------------------------------------------------------------- NGU
+
+_OF_SPACES = "the env says which shapes there are, with the previous action and reward"
+_SHARED = "the networks of the novelty learn from the minibatches of the policy"
+_SCALE = "rewards of the env keep their scale; the wrapper scale_reward changes it"
+
+
+def _widths_in_dict(value: Any, cfg: Cfg) -> Ours:
+    """Return the widths of an encoder of observations with the previous action and reward."""
+    found = _recurrent_widths(value, cfg)
+    if not is_image(cfg):
+        return found
+    found["model.encoder_kwargs.channels"] = list(value[:-1])
+    found["model.encoder_kwargs.feature_size"] = value[-1]
+    return found | {"model.encoder_hidden_size_list": [value[-1]]}
+
+
+def _novelty(section: str) -> dict[str, Key]:
+    """Return the keys of one of the sections of NGU's novelty."""
+    names = ("batch_size", "update_per_collect", "clear_buffer_per_iters", "only_use_last_five_frames_for_icm_rnd")
+    found: dict[str, Key] = {name: replaced(_SHARED) for name in names}
+    found |= dict.fromkeys(("obs_shape", "action_shape"), replaced(_OF_SPACES))
+    found |= {"nstep": replaced("policy.nstep"), "type": replaced("the networks of the novelty are those of ngu")}
+    found |= dict.fromkeys(("last_nonzero_reward_rescale", "last_nonzero_reward_weight"), replaced(_SCALE))
+    found["intrinsic_reward_type"] = only("add", why="the intrinsic reward is added to that of the env")
+    found["learning_rate"] = to("learn.learning_rate_novelty")
+    found["hidden_size_list"] = Key(
+        lambda value, cfg: {} if is_image(cfg) else {"model.novelty_hidden_size_list": list(value)}
+    )
+    return {f"{section}.{name}": key for name, key in found.items()}
+
+
+NGU: dict[str, Key] = {
+    **{path: key for path, key in R2D2.items() if path != "model.res_link"},
+    **_novelty("rnd_reward_model"),
+    **_novelty("episodic_reward_model"),
+    "model.obs_shape": replaced(_OF_SPACES),
+    "model.encoder_hidden_size_list": Key(_widths_in_dict),
+    # with 1, its default, its policy divides by 0
+    "model.collector_env_num": Key(lambda value, _: {} if value == 1 else {"model.num_policies": value}),
+}
+
+# ---------------------------------------------------------------------------------------------------- demonstrations
 
 
 EXPERT = (
@@ -201,14 +296,18 @@ EXPERT = (
 )
 
 
-def demonstrations_of(cfg: Cfg) -> Ours:
-    """Return the arguments of the datamodule for the demonstrations of DQfD.
+def demonstrations_of(cfg: Cfg, name: str = "dqfd") -> Ours:
+    """Return the arguments of the datamodule for the demonstrations of DQfD or R2D3.
+
+    Args:
+        cfg: Keys and values of the policy.
+        name: The policy.
 
     Raises:
         ValueError: If the data set has a form that is not read.
         Missing: If the config names no data set, or it is not on this machine.
     """
-    path = find_data_set("policy.collect.data_path", cfg.get("collect.data_path"), EXPERT.format(name="dqfd"))
+    path = find_data_set("policy.collect.data_path", cfg.get("collect.data_path"), EXPERT.format(name=name))
     return {"demonstrations": path, "demonstration_share": float(cfg.get("collect.pho", 0.5))}
 
 

@@ -20,7 +20,7 @@ from lightning_ding.di_engine.configs import (
 )
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
-from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
+from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, POLICIES, READ_BY_NOBODY, policy_class_of
 from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
 from lightning_ding.di_engine.own_form import is_own_form, own_run
 from lightning_ding.di_engine.q_learning_keys import (
@@ -46,8 +46,23 @@ from lightning_ding.di_engine.teams import as_team, pop_team
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
+WITHOUT_N_SAMPLE = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd", "ddpg", "td3")
+"""Families whose configs in DI-engine have no default of ``collect.n_sample``, besides those on-policy."""
 ENTRIES = (
-    *("serial", "onpolicy", "onpolicy_ppg", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
+    *(
+        "serial",
+        "onpolicy",
+        "onpolicy_ppg",
+        "offline",
+        "dt",
+        "bc",
+        "sqil",
+        "dqfd",
+        "r2d3",
+        "ngu",
+        "reward_model_ngu",
+        "gail",
+    ),
     *("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost"),
     *("preference_based_irl", "preference_based_irl_onpolicy", "trex", "trex_onpolicy"),
     *("reward_model_trex", "reward_model_trex_onpolicy"),
@@ -174,7 +189,7 @@ def _run(
     cfg = {**cfg, "seed": main.get("seed", data["seed"])}
     if is_offline:
         return data_set_run(described, cfg, given, envs, data["seed"], max_train_iter, notes)
-    demonstrations = demonstrations_of(keys) if family == "dqfd" else {}
+    demonstrations = demonstrations_of(keys, family) if family in ("dqfd", "r2d3") else {}
     if is_sqil:
         demonstrations = _steps_of_expert(expert, notes)
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
@@ -211,9 +226,9 @@ def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
         ValueError: If the policy is not one of ``KEYS``, nor a registered subclass of one of them, nor in DI-engine's
             form.
     """
-    known = {POLICY_REGISTRY.get(name): name for name in KEYS}
+    known = {policy_class_of(name): name for name in KEYS if name not in POLICIES}
     if kind in KEYS:
-        return kind, POLICY_REGISTRY.get(kind), kind
+        return POLICIES.get(kind, kind), policy_class_of(kind), kind
     registered = [name for name in (f"{kind}_command", kind) if name in POLICY_REGISTRY]
     found = POLICY_REGISTRY.get(registered[0]) if registered else None
     bases = [known[base] for base in getattr(found, "__mro__", ()) if base in known]
@@ -281,7 +296,7 @@ def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], famil
     if name in READ_BY_NOBODY:
         return f"policy.{name} = {value!r} has no effect: {READ_BY_NOBODY[name]}"
     if name.endswith("discount_factor"):
-        home, config_class = HOME_OF_GAMMA[family], POLICY_REGISTRY.get(family).config_class
+        home, config_class = HOME_OF_GAMMA[family], policy_class_of(family).config_class
         used = f"it reads policy.{home}, which is {keys.get(home, config_class().discount_factor)}"
         return f"policy.{name} = {value!r} is not read by {family}: {used}"
     return f"policy.{name} = {value!r} is not read by {family}{_hint(name, table)}"
@@ -316,7 +331,7 @@ def _check_amount(keys: Config, family: str) -> None:
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in ("mdqn", "sql", "sqn", "bdq", "r2d2", "dqfd", "ddpg", "td3", *ON_POLICY)
+    has_default = family not in (*WITHOUT_N_SAMPLE, *ON_POLICY)
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

@@ -15,6 +15,7 @@ from .encoder import MLPEncoder as MLPEncoder, create_encoder as create_encoder
 from .ensemble import EnsembleMLP as EnsembleMLP
 from .factory import create_model as create_model
 from .fqf import FQF as FQF
+from .gtrxl import GTrXLCore as GTrXLCore
 from .heads import (
     DiscreteHead as DiscreteHead,
     DistributionHead as DistributionHead,
@@ -23,6 +24,7 @@ from .heads import (
 )
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
+from .ngu import NGU as NGU
 from .pg import PG as PG
 from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import learn, proofs
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
@@ -62,6 +63,14 @@ CONFIGS: dict[str, Config] = {
     "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-5}}),
     "discrete_cql": deep_merge(Q_LEARNING, {"learn": {"min_q_weight": 0.1}}),
     "r2d2": deep_merge(Q_LEARNING, {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None}}),
+    "r2d3": deep_merge(
+        Q_LEARNING,
+        {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None, "lambda1": 0.0}},
+    ),
+    "ngu": deep_merge(
+        Q_LEARNING,
+        {**SHORT, "nstep": 1, "burnin_step": 1, "num_neighbours": 1, "beta": 0.01, "learn": {"target_theta": None}},
+    ),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
     "d4pg": deep_merge(FAST_ACTOR, {"nstep": 1, "model": {"v_min": -2.0, "v_max": 2.0, "n_atom": 41}}),
@@ -156,6 +165,7 @@ def train(
         ("fqf", 1000, "vector"),
         ("discrete_cql", 1000, "vector"),
         ("r2d2", 1000, "dict"),
+        ("ngu", 1000, "vector"),
         ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
         ("recurrent_ppo", 2560, "vector"),
@@ -214,7 +224,21 @@ def test_r2d2_remembers_a_cue_from_the_first_step_of_an_episode_with_its_default
     assert_reached(request, after["test/return_mean"], 0.9)
 
 
-@pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "vector")])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["gtrxl_t_maze", "lstm_t_maze", "ppo_t_maze"])
+def test_policies_with_memory_alone_turn_right_after_a_corridor_of_20_steps(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    proof = proofs.PROOFS[name]
+    found = proofs.end_return(learn.train(proof, learning_seed()))
+    if proof.is_ceiling:
+        assert_reached(request, -found, -proof.bar)
+    else:
+        assert_reached(request, found, proof.bar)
+
+
+@pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "vector"), ("r2d3", "vector")])
 def test_it_learns_from_demonstrations_in_fewer_steps(
     name: str, observation: Any, make_trainer: MakeTrainer, request: pytest.FixtureRequest
 ) -> None:

@@ -108,7 +108,9 @@ COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optim
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
 OFTEN["rlpd"] = OFTEN["redq"]
 OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
+OFTEN["r2d3"] = OFTEN["ngu"] = OFTEN["r2d2"]
 SMOOTHED = {"learn.noise": True}
+GTRXL: Flat = {"model.core.type": "gtrxl"}
 SDE: Flat = {"model.use_sde": True}
 LISTS: Flat = {"model.actor_hidden_size_list": [16], "model.critic_hidden_size_list": [16]}
 PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
@@ -126,6 +128,10 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.core.type": Option("gru"),
     "model.core.hidden_size": Option(8),
     "model.core.num_layers": Option(2),
+    "model.core.num_heads": Option(2, given=GTRXL),
+    "model.core.head_size": Option(2, given=GTRXL),
+    "model.core.memory_length": Option(1, given=GTRXL),
+    "model.core.gate_bias": Option(0.0, given=GTRXL),
     "model.v_min": Option(-1.0),
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),
@@ -288,7 +294,7 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     if name in ANY_ACTION + CLONED and path.endswith(OF_TORQUES):
         given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
-    if given.get("other.replay_buffer.type") == "advanced" and name == "r2d2":
+    if given.get("other.replay_buffer.type") == "advanced" and name in ("r2d2", "r2d3", "ngu"):
         given["other.replay_buffer.type"] = "prioritised_sequence"
     if path == "model.layer_norm" and "model.critic_layer_norm" in known:
         given["model.critic_layer_norm"] = False  # they exclude each other

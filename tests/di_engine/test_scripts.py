@@ -141,7 +141,7 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     create = {"env": {"type": "pendulum" if continuous else "cartpole"}, "policy": {"type": family}}
     if family == "pg":
         create["collector"] = {"type": "episode"}
-    elif family == "dqfd" or family in OFFLINE:
+    elif family in ("dqfd", "r2d3") or family in OFFLINE:
         section["collect"]["data_path"] = "demos.npz"
     run = translate(({"exp_name": "x", "env": env, "policy": section}, create))
     wanted: Any = run.policy_class(run.policy_config).config

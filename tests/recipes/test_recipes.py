@@ -41,6 +41,7 @@ CARTPOLE = {
     "fqf": 450,
     "discrete_sac": 200,
     "r2d2": 400,
+    "r2d3": 195,
     "recurrent_ppo": 400,
     "ppo": 475,
     "ppg": 475,
@@ -65,9 +66,9 @@ PENDULUM = {
     "crossq": -200,
     "rlpd": -200,
 }
-REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9}  # reward models and hindsight
+REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9, "ngu": 0.9}  # reward models and hindsight
 REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
-BARS = CARTPOLE | PENDULUM | REWARDED
+BARS = CARTPOLE | PENDULUM | REWARDED | {"recurrent_ppo_t_maze": 1.0}
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
     "dqn_acrobot": "gymnasium",
@@ -77,6 +78,7 @@ PACKAGES = {
     "dqn_tictactoe": "pettingzoo",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
+    "recurrent_ppo_t_maze": "gymnasium",
     "sac_bipedalwalker": "Box2D",
     "sac_hopper": "mujoco",
     "sac_lunarlander_continuous": "Box2D",
@@ -89,10 +91,16 @@ OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
 TWINS |= TEAMS
-TWINS |= {"rnd": "rnd_mountaincar", "icm": "icm_mountaincar", "gail": "gail_cartpole", "her": "her_bitflip"}
+TWINS |= {
+    "rnd": "rnd_mountaincar",
+    "icm": "icm_mountaincar",
+    "gail": "gail_cartpole",
+    "her": "her_bitflip",
+    "ngu": "ngu_corridor",
+}
 TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
 TWINS |= {name: name for name in PACKAGES}
-DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz"}
+DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "r2d3": "demos.npz", "rlpd": "pendulum.npz"}
 OF_REWARDS = {"gail": "expert.npz", "guided_cost": "expert.npz", "red": "expert.npz"}
 OF_REWARDS |= {"trex": "ranked.npz", "drex": "ranked.npz"}
 """The recipes whose file is an option of their reward model."""
@@ -101,11 +109,12 @@ DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLIN
 """The recipes that take data, and their file."""
 ARGUMENTS = (
     *("num_envs", "max_env_step", "max_train_iter", "env_kwargs", "eval_env_kwargs", "wrappers"),
-    *("norm_obs", "norm_reward"),
+    *("norm_obs", "norm_reward", "demonstration_share"),
 )
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
 SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "dqfd": {"learn.per_train_iter_k": 10},
+    "r2d3": {"learn.per_train_iter_k": 10},
     "dqn_acrobot": {"eval.evaluator.max_episode_steps": 4},
     "dqn_minatar": {"random_collect_size": 100},
     "dqn_pong": {

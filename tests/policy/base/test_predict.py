@@ -43,7 +43,7 @@ def test_every_algorithm_acts_in_its_env_without_further_conversion(name: str, t
     env.close()
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("r2d2", "recurrent_ppo")])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("r2d2", "r2d3", "ngu", "recurrent_ppo")])
 def test_prediction_is_that_of_the_eval_mode(name: str) -> None:
     env = gym.make(ALGORITHMS[name].env_id)
     policy = make_policy(name).build(env.observation_space, env.action_space)
@@ -112,9 +112,10 @@ def test_exploration_is_that_of_the_run() -> None:
 
 
 class TestMemory:
-    def test_actor_remembers_and_forgets_by_env(self) -> None:
+    @pytest.mark.parametrize("name", ["r2d2", "r2d2-gtrxl"])
+    def test_actor_remembers_and_forgets_by_env(self, name: str) -> None:
         torch.manual_seed(0)
-        policy = make_policy("r2d2").build(VECTOR, spaces.Discrete(50))
+        policy: Any = make_policy(name).build(VECTOR, spaces.Discrete(50))
         obs = 5 * np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
         actor, again = policy.actor(), policy.actor()
         whole = [actor(step) for step in obs]
@@ -124,7 +125,7 @@ class TestMemory:
         again.reset([1])
         state = again._memory["_evaluating"].state_dict()
         assert state["is_first"].tolist() == [False, True]
-        assert state["state"][1].tolist() == [0.0] * 16
+        assert state["state"][1].tolist() == [0.0] * policy.model.state_size
         again.reset()
         np.testing.assert_array_equal([again(step) for step in obs], whole)
 
