@@ -306,7 +306,7 @@ def find_game(name: str) -> Callable[..., Any]:
         needed = "PettingZoo's games need the extra 'pettingzoo': pip install 'lightning_ding[pettingzoo]'"
         raise ImportError(f"{needed} ({error})") from error
     if "." in name or ":" in name:
-        return _function_at(name, "game")
+        return function_at(name, "game")
     known = [module.name for module in pkgutil.iter_modules(home.__path__) if "_v" in module.name]
     if name not in known:
         near = closest(name, known)
@@ -327,10 +327,10 @@ def _find_opponent(opponent: str | Opponent) -> Opponent | None:
         return None
     is_path = "." in opponent or ":" in opponent
     require(is_path, "opponent", f"{RANDOM!r}, a function (obs, rng) -> move, or its dotted path", opponent)
-    return _function_at(opponent, "opponent")
+    return function_at(opponent, "opponent")
 
 
-def _function_at(path: str, name: str) -> Callable[..., Any]:
+def function_at(path: str, name: str) -> Callable[..., Any]:
     """Return the function at a dotted path."""
     module, _, attribute = path.replace(":", ".").rpartition(".")
     try:

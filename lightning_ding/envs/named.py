@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -115,7 +114,7 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
 def _of_team(maker: Maker) -> Maker:
     """Return what makes an env of gymnasium: the callable, or the adapter of a class of PettingZoo's parallel envs."""
     kind = maker.func if isinstance(maker, functools.partial) else maker
-    if "pettingzoo" in sys.modules and isinstance(kind, type):
+    if isinstance(kind, type) and not issubclass(kind, (gym.Env, gym.vector.VectorEnv)):
         from lightning_ding.envs.teams.find import team_of_class
 
         return team_of_class(maker, kind)

@@ -317,7 +317,7 @@ def _not_in_episode(info: Info, ended: BoolArray) -> BoolArray:
 
 
 def _make_statistics(space: gym.Space[Any], name: str = "") -> Statistics | None:
-    if is_team(space):
+    if is_team(space) and isinstance(space, gym.spaces.Dict):
         space = gym.spaces.Dict({key: space[key] for key in (AGENT_STATE, GLOBAL_STATE) if key in space.spaces})
     if isinstance(space, gym.spaces.Dict):
         parts = {key: _make_statistics(below, key) for key, below in space.spaces.items()}

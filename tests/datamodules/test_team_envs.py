@@ -129,7 +129,7 @@ def test_statistics_of_agents_are_saved_and_those_of_ranks_are_combined() -> Non
     rows = [torch.cat([moment.reshape(-1) for moment in found[0]]) for found in ranks]
     ((count, mean, _),) = _combined([_like(ranks[0], row) for row in rows])
     part = both.get_submodule("obs:agent_state")
-    assert count.tolist() == part.count.tolist() == [[3], [5]]  # type: ignore[operator, union-attr]
+    assert count.tolist() == part.count.tolist() == [[3], [5]]  # type: ignore[operator]
     assert torch.allclose(mean, part.mean)  # type: ignore[arg-type]
 
 

@@ -45,6 +45,10 @@ IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, np.generic, logg
 CHANGEABLE: tuple[type, ...] = (list, dict, set, deque, bytearray)
 CHANGEABLE += (np.random.Generator, np.random.RandomState, random.Random)
 CONSTANT_DEPTH = 10
+PARTS = frozenset({"instance", "method", "class"})
+"""Kinds of encodings that ``Memo.read_parts`` makes."""
+LOAD_PARTS = -1
+"""The key, among the numbers of decoded objects, of the function that restores those encodings."""
 
 
 def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: int = 0) -> Coded:
@@ -117,10 +121,10 @@ def from_plain(coded: Coded, existing: Any = None, path: str = "value", decoded:
         if coded["as"] not in decoded:
             raise NotPlainError(f"{path} refers to an object that does not exist now")
         return decoded[coded["as"]]
-    if coded["kind"] in ("instance", "method", "class"):
-        from lightning_ding.envs.state.objects import LOADERS
-
-        value = LOADERS[coded["kind"]](coded, existing, path, decoded)
+    if coded["kind"] in PARTS:
+        if LOAD_PARTS not in decoded:
+            raise NotPlainError(f"{path} was an object of another package, which is not expected here")
+        value = decoded[LOAD_PARTS](coded, existing, path, decoded)
     else:
         value = _from_plain(coded, existing, path, decoded)
     if "number" in coded:

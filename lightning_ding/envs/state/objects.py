@@ -16,15 +16,14 @@ import gymnasium as gym
 from gymnasium.utils import EzPickle
 
 from lightning_ding.envs.state import LIBRARIES, attributes, package_of
-from lightning_ding.envs.state.codec import find_class, from_plain, to_plain
+from lightning_ding.envs.state.codec import LOAD_PARTS, find_class, from_plain, to_plain
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError
-from lightning_ding.envs.state.origins import has_state_dict
 
 HEAP = 1 << 9
 """Flag of classes that are defined in Python."""
 RENDERING = frozenset({"pygame", "pyglet"})
 """Packages that draw; their objects are drawn anew from the state of a game."""
-USED, PACKAGES = -1, -2
+USED, PACKAGES = -2, -3
 """The keys, among the numbers of decoded objects, of the objects that have been restored, and of the packages whose
 classes a state may name: those of the existing objects."""
 
@@ -43,7 +42,7 @@ def read_object(root: Any, path: str, may_share: bool = False) -> Coded:
     Raises:
         NotPlainError: If one of the objects holds what cannot be read, or arrays share memory.
     """
-    if has_state_dict(root):
+    if all(callable(getattr(root, name, None)) for name in ("state_dict", "load_state_dict")):
         return {"asked": to_plain(root.state_dict(), f"{path}.state_dict()")}
     memo = Memo(read_parts=_read_parts)
     coded = to_plain(root, path, memo)
@@ -62,7 +61,7 @@ def load_object(root: Any, coded: Coded, path: str) -> None:
         root.load_state_dict(from_plain(coded["asked"], None, path))
         return
     packages = set(_packages_in(read_object(root, path, may_share=True)))
-    if from_plain(coded, root, path, {USED: {}, PACKAGES: packages}) is not root:
+    if from_plain(coded, root, path, {USED: {}, PACKAGES: packages, LOAD_PARTS: _load}) is not root:
         raise NotPlainError(f"{path} was a {'.'.join(coded['class'])} when saved, got {type(root).__name__}")
 
 
@@ -72,11 +71,11 @@ def is_plain_class(kind: type) -> bool:
     That of ``EzPickle``, which envs inherit, creates another env, and says nothing about their attributes.
     """
     is_python = all(bool(base.__flags__ & HEAP) for base in kind.__mro__ if base is not object)
-    is_default = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    own = [name for name in ("__reduce_ex__", "__reduce__") if getattr(kind, name) is not getattr(object, name)]
     is_own = package_of(kind.__module__) not in LIBRARIES or issubclass(kind, gym.Env)
     loads = getattr(kind, "__setstate__", EzPickle.__setstate__)
     is_named = loads.__qualname__ == EzPickle.__setstate__.__qualname__  # PettingZoo has its own
-    return is_python and is_default and is_own and is_named and not hasattr(kind, "__del__")
+    return is_python and not own and is_own and is_named and not hasattr(kind, "__del__")
 
 
 def _read_parts(value: Any, path: str, memo: Memo, depth: int) -> Coded:
@@ -146,5 +145,7 @@ def _packages_in(coded: Coded) -> Iterator[str]:
         yield from _packages_in(one)
 
 
-LOADERS = {"instance": _load_parts, "method": _load_method, "class": _load_class}
-"""What restores each kind of encoding that is made here."""
+def _load(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
+    """Return what an encoding that is made here stands for."""
+    load = {"instance": _load_parts, "method": _load_method, "class": _load_class}[coded["kind"]]
+    return load(coded, existing, path, decoded)

@@ -47,7 +47,7 @@ class MatrixGame(gym.Env[TeamObs, NDArray[np.int64]]):
         require(self.payoff.ndim == 2, "payoff", "a table of numbers", payoff)
         seen = {AGENT_STATE: spaces.Box(0, 1, (2, 1)), GLOBAL_STATE: spaces.Box(0, 1, (1,))}
         self.observation_space: Any = spaces.Dict(seen)  # type: ignore[arg-type]
-        self.action_space: Any = spaces.MultiDiscrete(self.payoff.shape)
+        self.action_space: Any = spaces.MultiDiscrete(np.array(self.payoff.shape))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -147,7 +147,8 @@ class SwitchRiddle(gym.Env[TeamObs, NDArray[np.int64]]):
     def best_return(self) -> float:
         """The probability that all agents have been in the room by the last day."""
         number, days = self.num_agents, self.last_day
-        return sum((-1) ** k * comb(number, k) * (1 - k / number) ** days for k in range(number + 1))
+        parts = ((-1) ** k * comb(number, k) * (1 - k / number) ** days for k in range(number + 1))
+        return float(sum(parts))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -117,10 +117,10 @@ class TeamLayout:
             filled[place, : len(row)] = row
         return filled
 
-    def _action_space(self) -> spaces.MultiDiscrete | spaces.Box:
+    def _action_space(self) -> Any:
         kinds = {type(space) for space in self._actions}
         if kinds == {spaces.Discrete}:
-            return spaces.MultiDiscrete(self.counts)
+            return spaces.MultiDiscrete(np.array(self.counts))
         if kinds != {spaces.Box}:
             raise TypeError(f"all agents of a team must have Discrete actions, or all a Box, got {self._actions}")
         size = max(int(np.prod(space.shape or ())) for space in self._actions)
@@ -174,5 +174,5 @@ def _flat(space: spaces.Space[Any], observation: Any) -> NDArray[Any]:
         return np.asarray(observation[OBSERVATION] if has_mask else observation).reshape(-1)
     if isinstance(observation, Mapping) and not isinstance(space, spaces.Dict):
         observation = observation[OBSERVATION]
-    flat: NDArray[Any] = spaces.flatten(space, observation)
-    return flat
+    flat: Any = spaces.flatten(space, observation)
+    return np.asarray(flat)

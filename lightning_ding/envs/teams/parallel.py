@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.checks import unchanged_random_numbers
-from lightning_ding.envs.named import find_callable
+from lightning_ding.envs.game import function_at
+from lightning_ding.envs.state import unchanged_random_numbers
 from lightning_ding.envs.state.objects import load_object, read_object
 from lightning_ding.envs.teams.layout import (
     TeamLayout,
@@ -220,7 +220,7 @@ def find_parallel(game: str | Callable[..., Any]) -> Callable[..., Any]:
     if callable(game):
         return game
     found = module_of(game)
-    return find_callable(game, "game") if found is None else getattr(found, PARALLEL)  # type: ignore[no-any-return]
+    return function_at(game, "game") if found is None else getattr(found, PARALLEL)
 
 
 def module_of(name: str) -> Any:

@@ -60,7 +60,8 @@ class TupleTeam(gym.Env[TeamObs, NDArray[Any]]):
     ) -> None:
         check_team_reward(team_reward)
         made = gym.make(env, disable_env_checker=True, **kwargs) if isinstance(env, str) else env(**kwargs)
-        seen, actions = made.observation_space, made.action_space
+        seen: Any = made.observation_space
+        actions: Any = made.action_space
         are_tuples = isinstance(seen, spaces.Tuple) and isinstance(actions, spaces.Tuple) and len(seen) == len(actions)
         if not are_tuples:
             made.close()

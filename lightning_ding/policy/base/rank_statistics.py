@@ -82,7 +82,7 @@ def merge_over_ranks(running: Sequence[RunningMeanStd], found: Sequence[Moments]
 def _like(found: Sequence[Moments], row: Tensor) -> list[Moments]:
     """Return the moments that a rank has sent as a row."""
     parts = iter(row.split([moment.numel() for moments_ in found for moment in moments_]))
-    return [tuple(next(parts).view_as(moment) for moment in moments_) for moments_ in found]  # type: ignore[misc]
+    return [tuple(next(parts).view_as(moment) for moment in moments_) for moments_ in found]
 
 
 def _combined(ranks: Sequence[Sequence[Moments]]) -> list[Moments]:

@@ -111,7 +111,7 @@ def moments_of_agents(x: Tensor, obs: Any) -> Moments:
 
 def float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
     """Return the shapes of what can be normalised in a space, by the keys that lead there."""
-    if is_team(space):
+    if is_team(space) and isinstance(space, spaces.Dict):
         space = spaces.Dict({name: space[name] for name in (AGENT_STATE, GLOBAL_STATE) if name in space.spaces})
     if isinstance(space, spaces.Tuple):
         space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
