@@ -297,7 +297,7 @@ def test_continuous_actions_are_in_the_units_of_the_env() -> None:
     box = spaces.Box(np.array([[-1.0], [2.0]], np.float32), np.array([[3.0], [4.0]], np.float32))
     seen = spaces.Dict({"agent_state": spaces.Box(-1, 1, (2, D))})
     for name in ("maddpg", "masac"):
-        policy = create_policy({"type": name, "model": {"encoder_hidden_size_list": [8]}}).build(seen, box)
+        policy: Any = create_policy({"type": name, "model": {"encoder_hidden_size_list": [8]}}).build(seen, box)
         action = policy.collect_mode.forward({"agent_state": torch.randn(50, 2, D)})["action"]
         assert action.shape == (50, 2, 1)
         assert ((action >= torch.tensor(box.low)) & (action <= torch.tensor(box.high))).all()
@@ -306,7 +306,7 @@ def test_continuous_actions_are_in_the_units_of_the_env() -> None:
 
 
 def test_agents_may_each_have_a_global_state() -> None:
-    entries = {"agent_state": spaces.Box(-1, 1, (N, D)), "global_state": spaces.Box(-1, 1, (N, 7))}
+    entries: Any = {"agent_state": spaces.Box(-1, 1, (N, D)), "global_state": spaces.Box(-1, 1, (N, 7))}
     policy: Any = create_policy({"type": "maddpg"}).build(spaces.Dict(entries), spaces.Box(-1, 1, (N, A)))
     state = torch.zeros(B, N, 7)
     obs, action = {"agent_state": torch.zeros(B, N, D), "global_state": state}, torch.zeros(B, N, A)
@@ -318,6 +318,7 @@ def test_agents_may_each_have_a_global_state() -> None:
 
 def test_options_that_do_not_fit_are_refused() -> None:
     game = LateRewardGame(2, is_individual=True)
+    changes: Any
     for changes, text in (
         ({"nstep": 3}, "nstep must be 1 for a team whose observations have an 'agent_reward', got 3"),
         ({"reward_model": {"type": "rnd"}}, "reward_model.type must be None for a team"),

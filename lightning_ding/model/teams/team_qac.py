@@ -102,11 +102,10 @@ class TeamCritics(nn.Module):
             x = torch.cat([x, self.ids.to(x).expand(*x.shape[:-1], -1)], -1)
         count = self.number if number is None else number
         if self.is_shared:
-            shared: Tensor = self.net(x.flatten(0, 1), number)
-            return shared.unflatten(1, x.shape[:2])
+            return self.net(x.flatten(0, 1), number).unflatten(1, x.shape[:2])  # type: ignore[no-any-return]
         rows = x.transpose(0, 1).repeat(count, 1, 1)  # (E N, B, inputs)
-        found: Tensor = self.net(rows, self.members[:count].flatten())
-        return found.unflatten(0, (count, -1)).transpose(1, 2)
+        found = self.net(rows, self.members[:count].flatten()).unflatten(0, (count, -1))
+        return found.transpose(1, 2)  # type: ignore[no-any-return]
 
 
 @MODEL_REGISTRY.register("team_qac")

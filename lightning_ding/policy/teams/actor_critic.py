@@ -142,7 +142,7 @@ class TeamQACPolicy(QACPolicy[QACConfigT]):
         logit, legal = model.compute_actor(obs)["logit"], legal_actions(obs, self.counts)
         return logit if legal is None else logit.masked_fill(~legal, -torch.inf)  # type: ignore[no-any-return]
 
-    def _choice(self, logit: Tensor, epsilon: float = 0.0) -> Tensor:
+    def _sampled(self, logit: Tensor, epsilon: float = 0.0) -> Tensor:
         """Return sampled actions, shape (B, N), each with probability epsilon a random legal one.
 
         Args:

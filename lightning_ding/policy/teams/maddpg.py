@@ -71,7 +71,7 @@ class MADDPGPolicy(TeamQACPolicy[DDPGConfig], DDPGPolicy):
     ) -> dict[str, Any]:
         """Return noisy actions of envs 0..B-1, or sampled ones if they are discrete; ``sigma`` overrides the noise."""
         if self.is_discrete:
-            return {"action": self.action_start.to_env(self._choice(self._logit(self.model, obs)))}
+            return {"action": self.action_start.to_env(self._sampled(self._logit(self.model, obs)))}
         action = self.model.compute_actor(obs)["action"]
         return {"action": self._to_env(self._explore(action.flatten(1), sigma).view(action.shape))}
 

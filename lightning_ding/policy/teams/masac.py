@@ -116,7 +116,7 @@ class MASACPolicy(TeamQACPolicy[SoftConfig], SACPolicy):
         """Return sampled actions; ``eps`` overrides the schedule of random discrete ones."""
         if self.is_discrete:
             epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
-            return {"action": self.action_start.to_env(self._choice(self._logit(self.model, obs), epsilon))}
+            return {"action": self.action_start.to_env(self._sampled(self._logit(self.model, obs), epsilon))}
         output = self.model.compute_actor(obs)
         noise = torch.as_tensor(self._standard_normal(output["mu"].shape)).to(output["mu"])
         return {"action": self._to_env(torch.addcmul(output["mu"], output["log_sigma"].exp(), noise).tanh())}
