@@ -54,11 +54,13 @@ from .off_policy import (
 )
 from .offline import (
     advantage_weight as advantage_weight,
+    best_candidate_target as best_candidate_target,
     conservative_gap as conservative_gap,
     discrete_conservative_gap as discrete_conservative_gap,
     expectile_loss as expectile_loss,
     gaussian_log_prob as gaussian_log_prob,
     gradient_similarity as gradient_similarity,
+    standard_normal_kl as standard_normal_kl,
     large_margin as large_margin,
     smoothed_cross_entropy as smoothed_cross_entropy,
 )
