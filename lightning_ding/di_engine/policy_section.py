@@ -23,6 +23,7 @@ FAMILIES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 CLASSES = {
     "A2CPolicy": "a2c",
     "ACERPolicy": "acer",
+    "BCQPolicy": "bcq",
     "BDQPolicy": "bdq",
     "BehaviourCloningPolicy": "bc",
     "C51Policy": "c51",
@@ -41,6 +42,7 @@ CLASSES = {
     "IQLPolicy": "iql",
     "IQNPolicy": "iqn",
     "MDQNPolicy": "mdqn",
+    "PDQNPolicy": "pdqn",
     "PGPolicy": "pg",
     "PPGPolicy": "ppg",
     "PPOOffPolicy": "ppo_offpolicy",

@@ -312,7 +312,7 @@ def _check_amount(keys: Config, family: str) -> None:
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in ("mdqn", "sql", "sqn", "bdq", "r2d2", "dqfd", "ddpg", "td3", *ON_POLICY)
+    has_default = family not in ("mdqn", "sql", "sqn", "bdq", "r2d2", "dqfd", "ddpg", "td3", "pdqn", *ON_POLICY)
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 
