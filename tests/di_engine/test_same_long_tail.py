@@ -167,7 +167,6 @@ def test_two_updates_of_bcq_equal_ding() -> None:
             assert_close(report[ours], found[f"{theirs}.{i}"], **CLOSE)
         assert_close(report["critic_loss"], found[f"critic_loss.{i}"] + found[f"twin_critic_loss.{i}"], **CLOSE)
         assert_close(report["actor_loss"], found[f"actor_loss.{i}"], **CLOSE)
-        assert_close(report["target_q_value"].mean(), found[f"target_q_value.{i}"].double(), **CLOSE)
     for own, theirs in pairs(found):
         assert_close(own, theirs, **CLOSE)
 
