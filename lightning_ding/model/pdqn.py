@@ -126,7 +126,7 @@ class PDQN(ContinuousQAC):
             members: Number of critics to evaluate, counted from the first; None means all.
         """
         if not isinstance(action, Mapping):
-            return {"q_value": self.compute_values(obs, action, members).squeeze(2)}
+            return self.values(self.compute_values(obs, action, members))  # type: ignore[no-any-return]
         q = self.compute_values(obs, action["action_args"], members)
         index = action["action_type"].long().view(1, -1, 1).expand(len(q), -1, 1)
-        return {"q_value": q.gather(2, index).squeeze(2)}
+        return self.values(q.gather(2, index))  # type: ignore[no-any-return]
