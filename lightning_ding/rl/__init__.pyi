@@ -60,9 +60,9 @@ from .offline import (
     expectile_loss as expectile_loss,
     gaussian_log_prob as gaussian_log_prob,
     gradient_similarity as gradient_similarity,
-    standard_normal_kl as standard_normal_kl,
     large_margin as large_margin,
     smoothed_cross_entropy as smoothed_cross_entropy,
+    standard_normal_kl as standard_normal_kl,
 )
 from .policy_gradients import (
     PPOPolicyLoss as PPOPolicyLoss,

@@ -285,7 +285,8 @@ def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step", "changes"), [("ddpg", 2000, CHOICES), ("pdqn", 2000, CHOICES), ("ppo", 5120, {}), ("a2c", 5120, {}), ("pg", 4800, {})]
+    ("name", "env_step", "changes"),
+    [("ddpg", 2000, CHOICES), ("pdqn", 2000, CHOICES), ("ppo", 5120, {}), ("a2c", 5120, {}), ("pg", 4800, {})],
 )
 def test_it_learns_a_choice_and_its_arguments(
     name: str, env_step: int, changes: Config, make_trainer: MakeTrainer, request: pytest.FixtureRequest

@@ -1,4 +1,4 @@
-"""Compute losses of DI-engine's BDQ, SQN, EDAC, ACER, BCQ and P-DQN on random numbers, and store them for ``test_same_long_tail``.
+"""Compute losses of six of DI-engine's policies on random numbers, and store them for ``test_same_long_tail``.
 
 Run it in an environment with DI-engine 0.5.3:
 
@@ -113,8 +113,12 @@ class JointVAE(torch.nn.Module):
     def __init__(self, obs_size: int, action_size: int) -> None:
         super().__init__()
         hidden, latent = 8, 2 * action_size
-        self.encode = torch.nn.ModuleList([torch.nn.Linear(obs_size + action_size, hidden), torch.nn.Linear(hidden, 2 * latent)])
-        self.decode = torch.nn.ModuleList([torch.nn.Linear(obs_size + latent, hidden), torch.nn.Linear(hidden, action_size)])
+        self.encode = torch.nn.ModuleList(
+            [torch.nn.Linear(obs_size + action_size, hidden), torch.nn.Linear(hidden, 2 * latent)]
+        )
+        self.decode = torch.nn.ModuleList(
+            [torch.nn.Linear(obs_size + latent, hidden), torch.nn.Linear(hidden, action_size)]
+        )
 
     def decode_with_obs(self, z: Tensor, obs: Tensor) -> Values:
         first, last = self.decode
@@ -174,7 +178,9 @@ def pdqn(rng: np.random.Generator) -> tuple[Values, Values]:
 
     config = EasyDict(PDQNPolicy.default_config())
     shape = {"action_type_shape": ACTIONS, "action_args_shape": 2}
-    config.model = EasyDict({"obs_shape": 3, "action_shape": shape, "encoder_hidden_size_list": [8, 8], "dueling": False})
+    config.model = EasyDict(
+        {"obs_shape": 3, "action_shape": shape, "encoder_hidden_size_list": [8, 8], "dueling": False}
+    )
     rates = {"learning_rate_dis": 1e-2, "learning_rate_cont": 1e-2}
     config.learn.update({**rates, "update_circle": 10, "target_theta": 0.1})
     config.discount_factor = GAMMA

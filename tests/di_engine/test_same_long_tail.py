@@ -1,4 +1,4 @@
-"""BDQ, SQN, EDAC, ACER, BCQ and P-DQN have DI-engine's losses on random numbers; ``make_ding_long_tail`` computed those."""
+"""Six algorithms have DI-engine's losses on random numbers, which ``make_ding_long_tail`` computed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ def test_two_updates_of_bcq_equal_ding() -> None:
     ensemble = policy.model.critic.head
     weights = {f"critic.{i}.{2 * n}": (ensemble, i, n) for i in range(2) for n in range(2)}
     layers = {f"actor.{2 * n}": policy.model.actor.head.layers[n] for n in range(2)}
-    layers |= {f"vae.{part}.{n}": getattr(policy.model.vae, part).layers[n] for part in ("encode", "decode") for n in (0, 1)}
+    layers |= {
+        f"vae.{part}.{n}": getattr(policy.model.vae, part).layers[n] for part in ("encode", "decode") for n in (0, 1)
+    }
 
     def pairs(values: Values) -> list[tuple[Tensor, Tensor]]:
         """Return our parameters with DI-engine's."""
@@ -158,7 +160,9 @@ def test_two_updates_of_bcq_equal_ding() -> None:
     for own, theirs in pairs(given):
         own.copy_(theirs)
     policy.target_model.load_state_dict(policy.model.state_dict())
-    batch = {name: given[name] for name in ("obs", "next_obs", "action", "reward")} | {"terminated": given["done"].bool()}
+    batch = {name: given[name] for name in ("obs", "next_obs", "action", "reward")} | {
+        "terminated": given["done"].bool()
+    }
     for i in range(2):
         vae, following, noise = (given[f"drawn.{3 * i + n}"] for n in range(3))
         drawn = {"vae_noise": vae, "next_noise": following.view(len(vae), 10, 2), "noise": noise}

@@ -106,7 +106,9 @@ def test_actor_maximises_the_first_critic_and_trains_nothing_else() -> None:
     loss, _ = policy.actor_loss(batch)
     with torch.no_grad():
         pairs = zip(batch["obs"], batch["noise"], strict=True)
-        q = [values(policy.model, obs, shifted(policy.model, obs, decoded(policy.model, obs, z)))[0] for obs, z in pairs]
+        q = [
+            values(policy.model, obs, shifted(policy.model, obs, decoded(policy.model, obs, z)))[0] for obs, z in pairs
+        ]
     assert_close(loss.item(), -sum(q) / B, rtol=1e-5, atol=1e-6)
     loss.backward()
     assert all(one.grad is not None for one in policy.model.actor.parameters())
@@ -162,7 +164,7 @@ def test_actions_are_within_phi_of_what_the_auto_encoder_makes() -> None:
 
 
 def test_target_is_that_worked_out() -> None:
-    """Two critics value two candidates 1, 4 and 3, 0: with 0.75 the values are 1.5 and 1, so the target is 2 + 1.5 / 2."""
+    """Critics value two candidates 1, 4 and 3, 0: with 0.75 the values are 1.5 and 1, and the target is 2 + 1.5 / 2."""
     q_t = torch.tensor([[[1.0, 4.0]], [[3.0, 0.0]]])
     found = rl.best_candidate_target(torch.tensor([2.0]), torch.tensor([0.5]), q_t, 0.75)
     assert_close(found, torch.tensor([2.75]))
@@ -199,7 +201,10 @@ def test_dict_observations_are_encoded_for_each_part(share: bool) -> None:
         ({"model": {"latent_size": 0}}, "model.latent_size must be >= 1, got 0"),
         ({"model": {"vae_hidden_size_list": [0]}}, "model.vae_hidden_size_list must be"),
         ({"model": {"candidates": 0}}, "model.candidates must be >= 1, got 0"),
-        ({"model": {"action_shape": {"action_type_shape": 2, "action_args_shape": 1}}}, "there is no choice to imitate"),
+        (
+            {"model": {"action_shape": {"action_type_shape": 2, "action_args_shape": 1}}},
+            "there is no choice to imitate",
+        ),
         ({"learn": {"lmbda": 1.5}}, r"learn.lmbda must be in \[0, 1\], got 1.5"),
         ({"learn": {"num_actions": 0}}, "learn.num_actions must be >= 1, got 0"),
         ({"learn": {"kl_weight": -1.0}}, "learn.kl_weight must be >= 0 or None, got -1.0"),

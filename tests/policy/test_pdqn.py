@@ -12,9 +12,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding.policy import DDPGPolicy, PDQNPolicy, create_policy
-from tests.conftest import MakeTrainer
-from tests.learning_seeds import assert_reached, learning_seed
-from tests.toys.bandits import HybridTargetEnv
 
 Config = dict[str, Any]
 K, A, B = 3, 2, 6
@@ -87,9 +84,7 @@ def test_loss_of_the_critic_equals_a_loop(model: Config, double_q: bool) -> None
 def test_loss_of_the_actor_is_minus_the_sum_over_choices_and_trains_the_actor_alone(model: Config) -> None:
     policy = made(model)
     batch = batch_of(policy)
-    total = sum(
-        value(policy.model, obs, k, arguments_of(policy.model, obs)) for obs in batch["obs"] for k in range(K)
-    )
+    total = sum(value(policy.model, obs, k, arguments_of(policy.model, obs)) for obs in batch["obs"] for k in range(K))
     assert_close(policy.actor_loss(batch)[0].item(), -total / B, rtol=1e-4, atol=1e-5)
     before = {name: one.clone() for name, one in policy.model.named_parameters()}
     policy.updater.minimise(policy.actor_loss, batch, 1)
@@ -164,7 +159,10 @@ def test_critic_and_actor_learn_in_turns() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model": {"argument_mask": [[1, 0]]}}, "model.argument_mask must be 3 rows, one for each choice, of 2 entries"),
+        (
+            {"model": {"argument_mask": [[1, 0]]}},
+            "model.argument_mask must be 3 rows, one for each choice, of 2 entries",
+        ),
         ({"model": {"argument_mask": [[1, 0], [0, 2], [0, 0]]}}, "model.argument_mask must be 3 rows"),
         ({"model": {"action_shape": 2, "argument_mask": MASK}}, "model.argument_mask must be None for actions without"),
         ({"learn": {"turn": 0}}, "learn.turn must be >= 1 or None, got 0"),
