@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -86,6 +87,7 @@ def main(
     options = parser.parse_args()
     if options.run:
         torch.set_num_threads(options.threads)
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # chosen, so a fit keeps it also if it is torch's default
         warnings.simplefilter("ignore")
         logging.getLogger("lightning").setLevel(logging.ERROR)
         chosen = dataclasses.replace(workload, env_steps=options.env_steps)

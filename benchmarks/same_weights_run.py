@@ -210,7 +210,7 @@ CASES: dict[str, Case] = {
     "rainbow": Case("prioritised, noisy layers", "rainbow"),
     "mdqn": Case("3 steps", "mdqn", {"nstep": 3}),
     "sql": Case("multi-discrete actions", "sql", {}, partial(ToyEnv, acts="many")),
-    "sqn": Case("a learned temperature", "sqn"),
+    "sqn": Case("a learned temperature", "sqn", {"learn": {"target_update_freq": None}}),
     "bdq": Case("multi-discrete actions", "bdq", {}, partial(ToyEnv, acts="many")),
     "sqil": Case("demonstrations", "sqil", data={"demonstrations": demonstrations()}),
     "dqfd": Case(

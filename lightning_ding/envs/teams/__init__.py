@@ -1,0 +1,1 @@
+"""Envs of teams: adapters of other packages' envs, and small games with known returns."""

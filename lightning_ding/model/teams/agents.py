@@ -1,0 +1,162 @@
+"""Networks of the agents of a team: one for all, or one for each group of agents, evaluated together.
+
+Shapes: T steps, B sequences or envs, N agents, G groups, D numbers that an agent sees, H features, S size of a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_ding.config import require
+from lightning_ding.model.core import RecurrentCore
+from lightning_ding.model.ensemble import EnsembleMLP
+from lightning_ding.model.mlp import MLP, activation_function
+
+Sharing = bool | Sequence[int]
+
+
+def groups_of(agent_num: int, parameter_sharing: Sharing) -> tuple[int, ...]:
+    """Return the number of the group of each agent.
+
+    Args:
+        agent_num: Number of agents N, >= 1.
+        parameter_sharing: True for one group, False for a group of each agent, or the number of each agent's group,
+            counted from 0.
+
+    Raises:
+        ValueError: If there is not a number for each agent, or a group has no agent.
+
+    Example:
+        >>> groups_of(3, True), groups_of(3, False), groups_of(3, [0, 1, 1])
+        ((0, 0, 0), (0, 1, 2), (0, 1, 1))
+    """
+    if isinstance(parameter_sharing, bool):
+        return (0,) * agent_num if parameter_sharing else tuple(range(agent_num))
+    groups = tuple(parameter_sharing)
+    fits = len(groups) == agent_num and set(groups) == set(range(max(groups, default=0) + 1))
+    allowed = f"true, false, or the numbers of the groups of {agent_num} agents, counted from 0"
+    require(fits, "model.parameter_sharing", allowed, parameter_sharing)
+    return groups
+
+
+class AgentMLP(nn.Module):
+    """Linear layers for each agent, the same for the agents of a group; one batched product for each layer.
+
+    Args:
+        sizes: Widths of the input and of each layer.
+        groups: Number of the group of each of N agents.
+        activation: Activation of the layers: relu, tanh, elu, gelu or silu.
+        activate_last: Apply the activation also to the last layer.
+        layer_norm: Apply layer normalisation before each hidden activation.
+
+    Example:
+        >>> AgentMLP([4, 8, 2], groups=(0, 1, 1))(torch.zeros(5, 3, 4)).shape
+        torch.Size([5, 3, 2])
+    """
+
+    members: Tensor
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        groups: Sequence[int],
+        activation: str = "relu",
+        activate_last: bool = False,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.is_shared = len(set(groups)) == 1
+        self.last = activation_function(activation) if activate_last else None
+        if self.is_shared:
+            self.net: nn.Module = MLP(sizes, activation, activate_last=False, layer_norm=layer_norm)
+        else:
+            self.net = EnsembleMLP(len(set(groups)), sizes, activation, layer_norm)
+        self.register_buffer("members", torch.tensor(groups), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return outputs, shape (..., N, sizes[-1]), for ``x``, shape (..., N, sizes[0])."""
+        if self.is_shared:
+            output: Tensor = self.net(x)
+        else:
+            rows = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)  # (N, B, F)
+            output = self.net(rows, self.members).transpose(0, 1).reshape(*x.shape[:-1], -1)
+        return output if self.last is None else self.last(output)
+
+
+class AgentEncoder(nn.Module):
+    """Features of each agent from what it sees, perhaps with a memory.
+
+    Args:
+        agent_num: Number of agents N, >= 1.
+        obs_size: Numbers that an agent sees D.
+        parameter_sharing: Which agents share their weights, see :func:`groups_of`.
+        agent_id: Whether agents that share weights see their own number, as a one-hot vector.
+        hidden_sizes: Widths of the layers.
+        activation: Activation after each layer.
+        layer_norm: Apply layer normalisation before each activation.
+        core: Arguments of :class:`RecurrentCore`, whose state each agent has; None has no memory.
+
+    Example:
+        >>> encoder = AgentEncoder(3, 4, hidden_sizes=[8])
+        >>> encoder(torch.zeros(5, 3, 4)).shape
+        torch.Size([5, 3, 8])
+    """
+
+    ids: Tensor
+
+    def __init__(
+        self,
+        agent_num: int,
+        obs_size: int,
+        parameter_sharing: Sharing = True,
+        agent_id: bool = True,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: str = "relu",
+        layer_norm: bool = False,
+        core: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.agent_num, self.groups = agent_num, groups_of(agent_num, parameter_sharing)
+        self.has_ids = agent_id and len(set(self.groups)) < agent_num
+        self.register_buffer("ids", torch.eye(agent_num), persistent=False)
+        first = obs_size + agent_num * self.has_ids
+        self.layers = AgentMLP([first, *hidden_sizes], self.groups, activation, True, layer_norm)
+        self.output_size = hidden_sizes[-1] if hidden_sizes else first
+        self.core: RecurrentCore | None = None
+        self.state_size = 0
+        if core is not None:
+            shared = "true with recurrent layers, whose weights all agents share"
+            require(len(set(self.groups)) == 1, "model.parameter_sharing", shared, parameter_sharing)
+            self.core = RecurrentCore(self.output_size, **core)
+            self.output_size, self.state_size = self.core.output_size, agent_num * self.core.state_size
+
+    def forward(self, seen: Tensor) -> Tensor:
+        """Return features, shape (..., N, H), of what the agents see, shape (..., N, D); without memory."""
+        if self.has_ids:
+            seen = torch.cat([seen, self.ids.to(seen).expand(*seen.shape[:-1], -1)], -1)
+        return self.layers(seen)  # type: ignore[no-any-return]
+
+    def unroll(self, seen: Tensor, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return features of all steps, and the state after the last one.
+
+        Args:
+            seen: What the agents see, shape (T, B, N, D).
+            state: State of all agents before the first step, shape (B, S).
+            starts: Whether a step is the first of an episode, shape (T, B); there the state is zero before the step.
+
+        Returns:
+            Features, shape (T, B, N, H), and the state, shape (B, S).
+        """
+        assert self.core is not None
+        features = self(seen).flatten(1, 2)  # an agent is a sequence of its own, (T, B N, H)
+        every = None if starts is None else starts.repeat_interleave(self.agent_num, 1)
+        output, after = self.core(features, state.view(-1, self.core.state_size), every)
+        return output.unflatten(1, (-1, self.agent_num)), after.view(len(state), -1)
+
+    def first_state(self, batch_size: int) -> Tensor:
+        """Return the state of all agents at the start of an episode, zeros of shape (B, S)."""
+        return self.ids.new_zeros(batch_size, self.state_size)

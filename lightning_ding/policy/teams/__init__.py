@@ -1,0 +1,1 @@
+"""Algorithms of teams, one file for each, and the parts that they share."""

@@ -1,0 +1,115 @@
+"""What a team of agents is to envs, policies and networks: one env with an axis of agents.
+
+Collectors, buffers and checkpoints treat such an env as any other. Its observations are a Dict with these entries:
+
+* ``agent_state`` (N, D): what each agent sees; filled up with zeros where agents see less.
+* ``global_state`` (S,), optional: what is known in training only. Without it, it is all observations side by side.
+* ``action_mask``, optional: the legal actions of all agents side by side, of length A_1 + ... + A_N, as in any env.
+  An agent that has left the episode has a legal action, which is ignored.
+* ``alive`` (N,), optional: whether each agent is still in the episode. The value of an agent that is not is 0.
+* ``agent_reward`` (N,), optional: the reward of each agent in the step that led here, zeros after a reset. Networks do
+  not see it. Without it, each agent gets the reward of the team, which is the reward of the env.
+
+Actions are a MultiDiscrete space with the number of actions of each agent, or a Box of shape (N, number of
+dimensions). The names of the first three entries are those of DI-engine.
+
+Shapes: B batch, N agents, D numbers that an agent sees, S size of the global state, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+AGENT_STATE, GLOBAL_STATE, ACTION_MASK = "agent_state", "global_state", "action_mask"
+ALIVE, AGENT_REWARD = "alive", "agent_reward"
+
+
+def team_shapes(observation_space: spaces.Space[Any], action_space: spaces.Space[Any], policy: str) -> dict[str, Any]:
+    """Return the entries of a policy's ``model`` section that the spaces of a team's env determine.
+
+    Args:
+        observation_space: That of one env, see the head of this file.
+        action_space: That of one env.
+        policy: Name of the policy that asks, for the message.
+
+    Returns:
+        ``agent_num``, ``agent_obs_shape``, ``global_obs_shape``, and ``action_shape``: the number of actions or
+        dimensions of an agent, or a tuple of the numbers of actions where they differ.
+
+    Raises:
+        TypeError: If these are not the spaces of a team.
+
+    Example:
+        >>> seen = spaces.Dict({"agent_state": spaces.Box(-1, 1, (3, 4))})
+        >>> team_shapes(seen, spaces.MultiDiscrete([5, 5, 5]), "qmix")
+        {'agent_num': 3, 'agent_obs_shape': 4, 'global_obs_shape': 12, 'action_shape': 5}
+    """
+    entries: Any = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    seen, known = entries.get(AGENT_STATE), entries.get(GLOBAL_STATE)
+    is_discrete = isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1
+    is_box = isinstance(action_space, spaces.Box) and len(action_space.shape) == 2
+    if not (isinstance(seen, spaces.Box) and len(seen.shape) == 2 and (is_discrete or is_box)):
+        raise TypeError(
+            f"{policy} needs the env of a team: observations that are a Dict with the entry {AGENT_STATE!r} of shape "
+            "(agents, numbers), and actions that are a MultiDiscrete with a number for each agent or a Box of shape "
+            f"(agents, dimensions); got {observation_space} and {action_space}"
+        )
+    number, size = seen.shape
+    counts = tuple(action_space.nvec.tolist()) if isinstance(action_space, spaces.MultiDiscrete) else action_space.shape
+    if (is_discrete and len(counts) != number) or (is_box and counts[0] != number):
+        raise TypeError(f"{policy} needs actions of all {number} agents of {AGENT_STATE!r}, got {action_space}")
+    action: Any = (counts[0] if len(set(counts)) == 1 else counts) if is_discrete else counts[1]
+    state = number * size if known is None else int(np.prod(known.shape))
+    return {"agent_num": number, "agent_obs_shape": size, "global_obs_shape": state, "action_shape": action}
+
+
+def action_counts(agent_num: int, action_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the number of actions of each agent."""
+    return (action_shape,) * agent_num if isinstance(action_shape, int) else tuple(action_shape)
+
+
+def global_state(obs: Mapping[str, Tensor]) -> Tensor:
+    """Return the global state, shape (..., S): what the env gives, or else what all agents see side by side."""
+    return obs[GLOBAL_STATE] if GLOBAL_STATE in obs else obs[AGENT_STATE].flatten(-2)
+
+
+def alive(obs: Mapping[str, Tensor]) -> Tensor:
+    """Return 1 for each agent that is in the episode and 0 for the others, floats of shape (..., N)."""
+    seen = obs[AGENT_STATE]
+    return obs[ALIVE].to(seen.dtype) if ALIVE in obs else torch.ones_like(seen[..., 0])
+
+
+def legal_actions(obs: Mapping[str, Tensor], counts: Sequence[int]) -> Tensor | None:
+    """Return which actions are legal, bools of shape (..., N, A), A being the largest count.
+
+    Args:
+        obs: Observations, leading axes (...).
+        counts: Number of actions of each agent.
+
+    Returns:
+        The mask; None if all actions of all agents are always legal. Actions that an agent does not have are illegal.
+    """
+    largest, mask = max(counts), obs.get(ACTION_MASK)
+    if mask is not None and len(set(counts)) == 1:
+        return mask.bool().unflatten(-1, (len(counts), largest))
+    if mask is not None:
+        parts = [torch.nn.functional.pad(part, (0, largest - part.shape[-1])) for part in mask.split(list(counts), -1)]
+        return torch.stack(parts, -2).bool()
+    if len(set(counts)) == 1:
+        return None
+    has = torch.arange(largest)[None] < torch.tensor(counts)[:, None]
+    return has.to(obs[AGENT_STATE].device).expand(*obs[AGENT_STATE].shape[:-1], largest)
+
+
+def agent_rewards(batch: Mapping[str, Any]) -> Tensor:
+    """Return the reward of each agent, shape (..., N): its own where the env gives one, or else that of the team."""
+    following = batch["next_obs"]
+    if AGENT_REWARD in following:
+        return following[AGENT_REWARD]  # type: ignore[no-any-return]
+    return batch["reward"].unsqueeze(-1).expand(following[AGENT_STATE].shape[:-1])  # type: ignore[no-any-return]
