@@ -4,6 +4,7 @@ from .actor import (
     StateDependentSigma as StateDependentSigma,
     create_actor as create_actor,
 )
+from .bcq import BCQ as BCQ, ActionVAE as ActionVAE
 from .bdq import BDQ as BDQ
 from .c51 import C51DQN as C51DQN
 from .core import RecurrentCore as RecurrentCore
@@ -23,6 +24,7 @@ from .heads import (
 )
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
+from .pdqn import PDQN as PDQN
 from .pg import PG as PG
 from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC
