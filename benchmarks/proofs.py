@@ -134,6 +134,8 @@ DQN_LANDER = {
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
+T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
+LSTM = {"model": {"core": {"type": "lstm", "num_heads": None, "memory_length": None}}}  # in place of a GTrXL
 NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
 CONTINUOUS_LANDER = "LunarLanderContinuous-v3"
 PROOFS = {
@@ -162,6 +164,9 @@ PROOFS = {
     "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
     "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),
     "ppo_no_velocity": Proof("ppo", NO_VELOCITY, 300_000, 150, is_ceiling=True),
+    "gtrxl_t_maze": Proof("recurrent_ppo_t_maze", T_MAZE, 200_000, 0.95, algorithm="recurrent_ppo"),
+    "lstm_t_maze": Proof("recurrent_ppo_t_maze", T_MAZE, 200_000, 0.95, LSTM, algorithm="recurrent_ppo"),
+    "ppo_t_maze": Proof("ppo", T_MAZE, 200_000, 0.5, is_ceiling=True),
     "dqn_acrobot": Proof("dqn_acrobot", "Acrobot-v1", 100_000, -100, algorithm="dqn"),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),

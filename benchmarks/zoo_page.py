@@ -22,7 +22,11 @@ from benchmarks.proofs import PROOFS, RECIPES, Run, end_return
 
 RESULTS = Path("docs/results")
 ALGORITHMS = RECIPES.parent / "docs" / "algorithms"
-PROOF_OF = {"r2d2_cartpole": "r2d2_no_velocity", "recurrent_ppo_cartpole": "recurrent_ppo_no_velocity"}
+PROOF_OF = {
+    "r2d2_cartpole": "r2d2_no_velocity",
+    "recurrent_ppo_cartpole": "recurrent_ppo_no_velocity",
+    "recurrent_ppo_t_maze": "gtrxl_t_maze",
+}
 """Experiments of ``benchmarks/proofs.py`` that do not have the name of their YAML file."""
 HEAD = """---
 hide: [toc]

@@ -50,6 +50,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
             "replay_buffer": {"replay_buffer_size": 10_000},
         },
     },
+    "r2d2_gtrxl": {
+        **{"priority": True, "random_collect_size": 0, "discount_factor": 0.99},
+        **{"burnin_step": 1, "unroll_len": 25, "seq_len": 20},
+        "model": {
+            **{"hidden_size": 16, "head_layer_num": 1, "memory_len": 64, "gru_bias": 2.0},
+            **{"att_layer_num": 3, "att_head_num": 2, "att_head_dim": 16},
+        },
+        "learn": {"value_rescale": False},
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
+            "replay_buffer": {"replay_buffer_size": 10_000},
+        },
+    },
     "dqfd": {
         "priority": True,
         "model": _HEAD,
@@ -142,6 +155,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
+    "r2d2_gtrxl": {"model.core.type": "gtrxl"},
     "dqn": {"learn.loss": "mse"},
     "mdqn": {"learn.loss": "mse", "learn.optimizer.eps": 0.0003125},
     "sql": {"learn.loss": "mse"},

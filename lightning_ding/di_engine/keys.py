@@ -20,6 +20,7 @@ from lightning_ding.di_engine.q_learning_keys import (
     KAPPA,
     Q_LEARNING,
     R2D2,
+    R2D2_GTRXL,
     SQN,
 )
 from lightning_ding.di_engine.shared_keys import (
@@ -42,6 +43,7 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
+from lightning_ding.registry import POLICY_REGISTRY
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
@@ -369,6 +371,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "iqn": IQN,
     "fqf": FQF,
     "r2d2": R2D2,
+    "r2d2_gtrxl": R2D2_GTRXL,
     "dqfd": DQFD,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "d4pg": _D4PG,
@@ -392,6 +395,14 @@ KEYS: dict[str, dict[str, Key]] = {
     "bc": BC,
 }
 """The keys that each policy of DI-engine reads."""
+POLICIES = {"r2d2_gtrxl": "r2d2"}
+"""The policy here of each of DI-engine's that is another one with an option."""
+
+
+def policy_class_of(kind: str) -> Any:
+    """Return the class of a registered policy, or of the one that serves for a policy of DI-engine."""
+    return POLICY_REGISTRY.get(POLICIES.get(kind, kind))
+
 
 HOME_OF_GAMMA = {
     "dqn": "discount_factor",
@@ -405,6 +416,7 @@ HOME_OF_GAMMA = {
     "iqn": "discount_factor",
     "fqf": "discount_factor",
     "r2d2": "discount_factor",
+    "r2d2_gtrxl": "discount_factor",
     "dqfd": "discount_factor",
     "ddpg": "learn.discount_factor",
     "d4pg": "learn.discount_factor",

@@ -14,6 +14,7 @@ from easydict import EasyDict
 from torch import nn
 
 from lightning_ding import policy as ours
+from lightning_ding.di_engine.keys import policy_class_of
 from lightning_ding.di_engine.policies.collate import (
     default_collate,
     default_decollate,
@@ -22,7 +23,6 @@ from lightning_ding.di_engine.policies.collate import (
 )
 from lightning_ding.di_engine.policy_section import CLASSES, FAMILIES, default_section, translated
 from lightning_ding.policy import CommandModePolicy, Policy
-from lightning_ding.registry import POLICY_REGISTRY
 
 COMMAND = "CommandModePolicy"
 COMMANDS = {name.removesuffix("Policy") + COMMAND: name for name in CLASSES}
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     known = COMMANDS.get(name, name)
     if known not in CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = globals().get(known) or _in_form(known, POLICY_REGISTRY.get(CLASSES[known]))
+    made = globals().get(known) or _in_form(known, policy_class_of(CLASSES[known]))
     globals()[known] = globals()[name] = made
     return made
 

@@ -11,7 +11,7 @@ from easydict import EasyDict
 from lightning_ding.config import deep_merge, require, to_dict
 from lightning_ding.di_engine.configs import Config, flat, merge, nested, plain
 from lightning_ding.di_engine.defaults import DEFAULTS
-from lightning_ding.di_engine.keys import KEYS
+from lightning_ding.di_engine.keys import KEYS, policy_class_of
 from lightning_ding.di_engine.own_form import is_own_form
 from lightning_ding.di_engine.shared_keys import EVAL_FREQ, Notes
 from lightning_ding.di_engine.translate import implied, policy_config
@@ -48,6 +48,7 @@ CLASSES = {
     "PPOOffPolicy": "ppo_offpolicy",
     "PPOPolicy": "ppo",
     "QRDQNPolicy": "qrdqn",
+    "R2D2GTrXLPolicy": "r2d2_gtrxl",
     "R2D2Policy": "r2d2",
     "RainbowDQNPolicy": "rainbow",
     "SACDiscretePolicy": "discrete_sac",
@@ -78,11 +79,11 @@ def policy_defaults(kind: str, policy_class: Any = None) -> Config:
     if policy_class is not None and is_own_form(policy_class):
         return deep_merge(DEVICE, plain(policy_class.default_config()))
     family = FAMILIES.get(kind, kind)
-    ours = dict(flat(to_dict(POLICY_REGISTRY.get(family).config_class())))
+    ours = dict(flat(to_dict(policy_class_of(family).config_class())))
     table = KEYS.get(family, {})
     shared = {name: ours[name] for name in table if ours.get(name) is not None and _is_alike(name)}
     shared = {name: one for name, one in shared.items() if one in (table[name].allowed or (one,))}
-    base = DEVICE | {"on_policy": POLICY_REGISTRY.get(family).on_policy}
+    base = DEVICE | {"on_policy": policy_class_of(family).on_policy}
     if family == "pg":  # whose returns need whole episodes
         base["collect"] = {"collector": {"type": "episode"}}
     return deep_merge(deep_merge(base, nested(shared)), DEFAULTS.get(family, {}))

@@ -5,6 +5,7 @@ See :mod:`keys`, which has the tables of all policies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning_ding.config import require
@@ -17,6 +18,7 @@ from lightning_ding.di_engine.shared_keys import (
     Key,
     Ours,
     encoder_widths,
+    is_image,
     is_prioritised,
     only,
     replaced,
@@ -91,9 +93,14 @@ def _sequence(cfg: Cfg) -> int:
     return int(cfg.get("burnin_step", 20) + cfg.get("learn_unroll_len", 80))
 
 
-def _in_steps(path: str) -> Key:
+def _unroll(cfg: Cfg) -> int:
+    """Return the steps of a sequence of DI-engine's R2D2 with a transformer."""
+    return int(cfg.get("collect.unroll_len", 105))
+
+
+def _in_steps(path: str, length: Callable[[Cfg], int] = _sequence) -> Key:
     """Return a key of an amount of sequences, which is one of transitions here."""
-    return Key(lambda value, cfg: {path: value * _sequence(cfg)})
+    return Key(lambda value, cfg: {path: value * length(cfg)})
 
 
 def _recurrent_widths(value: Any, cfg: Cfg) -> Ours:
@@ -133,6 +140,47 @@ R2D2: dict[str, Key] = {
         allowed=("normal", "pytorch", "gru"),
     ),
     "model.res_link": to("model.core.residual"),
+}
+
+# ---------------------------------------------------------------------------------------------------- a transformer
+
+
+def _transformer_width(value: int, cfg: Cfg) -> Ours:
+    """Return the width of the transformer; a vector has one layer before it, which is as wide."""
+    return {"model.core.hidden_size": value} | ({} if is_image(cfg) else {"model.encoder_hidden_size_list": [value]})
+
+
+def _memory(_: Any, cfg: Cfg) -> Ours:
+    """Return the steps before its own that a step attends to: in its segment of a sequence, and in the memory."""
+    return {"model.core.memory_length": max(1, cfg.get("seq_len", 33) - 1 + cfg.get("model.memory_len", 0))}
+
+
+_WITHOUT = (
+    "learn_unroll_len",
+    *(f"model.{name}" for name in ("norm_type", "head_hidden_size", "lstm_type", "res_link")),
+)
+R2D2_GTRXL: dict[str, Key] = {
+    **{path: key for path, key in R2D2.items() if path not in _WITHOUT},
+    f"{_BUFFER}replay_buffer_size": _in_steps(f"{_BUFFER}replay_buffer_size", _unroll),
+    "collect.n_sample": _in_steps("collect.n_sample", _unroll),
+    "collect.unroll_len": Key(
+        lambda value, cfg: {"learn_unroll_len": value - cfg.get("burnin_step", 0) - cfg.get("nstep", 5)},
+        why="nothing is learned of the burn-in and the last nstep steps of a sequence",
+    ),
+    "learn.init_memory": Key(why="a sequence begins with the memory that acting had", allowed=("zero", "old")),
+    "model.encoder_hidden_size_list": Key(encoder_widths, is_image, "a vector has one layer, of hidden_size"),
+    "model.hidden_size": Key(_transformer_width),
+    "model.memory_len": Key(_memory),
+    "seq_len": Key(_memory),
+    "model.att_layer_num": to("model.core.num_layers"),
+    "model.att_head_num": to("model.core.num_heads"),
+    "model.att_head_dim": to("model.core.head_size"),
+    "model.gru_bias": to("model.core.gate_bias"),
+    "model.att_mlp_num": only(2, why="the MLP of a layer has two layers"),
+    "model.gru_gating": only(True, why="layers without gates are not stable"),
+    "model.dropout": Key(needs=lambda cfg: not cfg.get("model.dropout"), why="the transformer has no dropout"),
+    "model.head_norm_type": only(None, why="model.layer_norm would normalise the encoder too"),
+    "model.encoder_norm_type": only(None, why="model.layer_norm would normalise the head too"),
 }
 
 # ---------------------------------------------------------------------------------------------------- branches

@@ -20,7 +20,7 @@ from lightning_ding.di_engine.configs import (
 )
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
-from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
+from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, POLICIES, READ_BY_NOBODY, policy_class_of
 from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
 from lightning_ding.di_engine.own_form import is_own_form, own_run
 from lightning_ding.di_engine.q_learning_keys import (
@@ -207,9 +207,9 @@ def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
         ValueError: If the policy is not one of ``KEYS``, nor a registered subclass of one of them, nor in DI-engine's
             form.
     """
-    known = {POLICY_REGISTRY.get(name): name for name in KEYS}
+    known = {policy_class_of(name): name for name in KEYS if name not in POLICIES}
     if kind in KEYS:
-        return kind, POLICY_REGISTRY.get(kind), kind
+        return POLICIES.get(kind, kind), policy_class_of(kind), kind
     registered = [name for name in (f"{kind}_command", kind) if name in POLICY_REGISTRY]
     found = POLICY_REGISTRY.get(registered[0]) if registered else None
     bases = [known[base] for base in getattr(found, "__mro__", ()) if base in known]
@@ -277,7 +277,7 @@ def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], famil
     if name in READ_BY_NOBODY:
         return f"policy.{name} = {value!r} has no effect: {READ_BY_NOBODY[name]}"
     if name.endswith("discount_factor"):
-        home, config_class = HOME_OF_GAMMA[family], POLICY_REGISTRY.get(family).config_class
+        home, config_class = HOME_OF_GAMMA[family], policy_class_of(family).config_class
         used = f"it reads policy.{home}, which is {keys.get(home, config_class().discount_factor)}"
         return f"policy.{name} = {value!r} is not read by {family}: {used}"
     return f"policy.{name} = {value!r} is not read by {family}{_hint(name, table)}"
@@ -312,7 +312,8 @@ def _check_amount(keys: Config, family: str) -> None:
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in ("mdqn", "sql", "sqn", "bdq", "r2d2", "dqfd", "ddpg", "td3", "pdqn", *ON_POLICY)
+    needs = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "dqfd", "ddpg", "td3", "pdqn", *ON_POLICY)
+    has_default = family not in needs
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

@@ -16,6 +16,7 @@ from .encoder import MLPEncoder as MLPEncoder, create_encoder as create_encoder
 from .ensemble import EnsembleMLP as EnsembleMLP
 from .factory import create_model as create_model
 from .fqf import FQF as FQF
+from .gtrxl import GTrXLCore as GTrXLCore
 from .heads import (
     DiscreteHead as DiscreteHead,
     DistributionHead as DistributionHead,

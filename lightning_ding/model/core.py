@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.model.gtrxl import GTrXLCore
 from lightning_ding.model.heads import full_precision
 from lightning_ding.utils.private_api import is_plain
 
@@ -49,7 +50,7 @@ class RecurrentCore(nn.Module):
         self, input_size: int, type: str = "lstm", hidden_size: int = 64, num_layers: int = 1, residual: bool = False
     ) -> None:
         super().__init__()
-        require(type in CORES, "core.type", f"one of {sorted(CORES)}", type)
+        require(type in CORES, "core.type", f"one of {[*sorted(CORES), 'gtrxl']}", type)
         require(hidden_size >= 1, "core.hidden_size", ">= 1", hidden_size)
         require(num_layers >= 1, "core.num_layers", ">= 1", num_layers)
         fits = f"the number of features, {input_size}, with core.residual"
@@ -129,18 +130,34 @@ class RecurrentCore(nn.Module):
         return [torch.gru_cell(x, parts[0], *weights)]
 
 
+def create_core(input_size: int, options: Mapping[str, Any]) -> RecurrentCore | GTrXLCore:
+    """Return a core for features.
+
+    Args:
+        input_size: Number of features, >= 1.
+        options: ``type``, which is ``"lstm"`` if it is missing, ``"gru"`` or ``"gtrxl"``, and the arguments of
+            :class:`RecurrentCore`, or :class:`GTrXLCore`, after the first. Those that are None have their defaults.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("type") != "gtrxl":
+        return RecurrentCore(input_size, **given)
+    residual = given.pop("residual", False)
+    require(not residual, "core.residual", "false with core.type 'gtrxl', whose layers have gates", residual)
+    return GTrXLCore(input_size, **{name: value for name, value in given.items() if name != "type"})
+
+
 class RecurrentEncoder(nn.Module):
     """An encoder, followed by a core.
 
     Args:
         encoder: Maps observations (B, ...) to features (B, F), with an attribute ``output_size``.
-        core: Arguments of :class:`RecurrentCore` after the first.
+        core: ``type`` of the core and its further arguments, see :func:`create_core`.
     """
 
     def __init__(self, encoder: Any, core: Mapping[str, Any]) -> None:
         super().__init__()
         self.encoder = encoder
-        self.core = RecurrentCore(encoder.output_size, **core)
+        self.core = create_core(encoder.output_size, core)
         self.output_size, self.state_size = self.core.output_size, self.core.state_size
 
     def forward(self, obs: Any, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:

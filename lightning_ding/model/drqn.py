@@ -24,7 +24,7 @@ class DRQN(nn.Module):
     Args:
         obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        core: Arguments of :class:`RecurrentCore`: ``type``, ``hidden_size`` and ``num_layers``; None for its defaults.
+        core: Options of the core, see :func:`create_core`: ``type``, ``hidden_size`` and others; None for its defaults.
         encoder: Name of a registered encoder; None chooses one by the shape.
         encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
         dueling: Use a dueling head with separate streams for the state and the actions.

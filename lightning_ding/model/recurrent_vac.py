@@ -28,7 +28,7 @@ class RecurrentVAC(nn.Module):
     noise. The heads, and so the layers of the lists of widths, follow the core.
 
     Args:
-        core: Arguments of :class:`RecurrentCore`: ``type``, ``hidden_size`` and ``num_layers``; None for its defaults.
+        core: Options of the core, see :func:`create_core`: ``type``, ``hidden_size`` and others; None for its defaults.
         share_encoder: Use one encoder and one core for actor and critic; otherwise each has its own, and the state
             is twice as long.
 
@@ -125,4 +125,6 @@ class RecurrentVAC(nn.Module):
 
         The arguments are those of :meth:`VAC.init_orthogonally`.
         """
-        init_orthogonally(self, {self.actor: actor, self.critic: critic}, hidden)
+        below = [one.encoder for one in (self.encoder, self.critic_encoder) if one is not None]
+        for part in (*below, self.actor, self.critic):
+            init_orthogonally(part, {self.actor: actor, self.critic: critic}, hidden)

@@ -28,7 +28,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
 from lightning_ding.envs import env_state
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
+from tests.algorithms.table import ALGORITHMS, VARIANTS, make_datamodule, make_policy, plain, state_of
 
 ROUNDS, EPOCHS, KILLED = 4, 4, 1  # rounds of an epoch; an evaluation every second epoch, so none before the kill
 KILLED_IN = {"killed": KILLED, "killed again": EPOCHS - 1}
@@ -68,7 +68,12 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "pqn": {"norm_obs": True, "norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes
 }
-MODES: dict[str, dict[str, Any]] = {"dqn-async": {"mode": "async"}, "dqn-native": {"mode": "native", "num_envs": 3}}
+MODES: dict[str, dict[str, Any]] = {
+    "dqn-async": {"mode": "async"},
+    "dqn-native": {"mode": "native", "num_envs": 3},
+    "r2d2-gtrxl": {"mode": "async", "num_envs": 3},
+    "recurrent_ppo-gtrxl": {"mode": "native", "num_envs": 3},
+}
 """Runs whose envs are not in this process, or not separate."""
 
 
@@ -121,7 +126,8 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     """Make one run of an algorithm on this rank."""
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(999 if run in ("killed again", "resumed") else 0)
-    algorithm, case = name.partition("-")[0], dict(MODES.get(name, CASES.get(name, {})))
+    algorithm = name if name in VARIANTS else name.partition("-")[0]
+    case = dict(MODES.get(name, CASES.get(name, {})))
     policy = make_policy(algorithm, **case.pop("policy", {}))
     datamodule = make_datamodule(algorithm, rounds_per_epoch=ROUNDS, **case)
     where, series, end = folder / name / "killed", Series(), End(KILLED_IN.get(run))

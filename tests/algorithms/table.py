@@ -119,6 +119,12 @@ ALGORITHMS = {
     "pqn": Algorithm(config=PPO),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
+GTRXL: Config = {"type": "gtrxl", "hidden_size": 8, "num_heads": 2, "memory_length": 3}
+VARIANTS = {
+    f"{name}-gtrxl": Algorithm(config=deep_merge(ALGORITHMS[name].config, {"model": {"core": GTRXL}}))
+    for name in ("r2d2", "recurrent_ppo")
+}
+"""Algorithms with a part that is not their default, by the name of the algorithm, a hyphen and the part."""
 WITHOUT_COLLECTING = {
     "dt": Algorithm(
         config={
@@ -149,11 +155,13 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    return create_policy({"type": name, **deep_merge((ALGORITHMS | WITHOUT_COLLECTING)[name].config, changes)})
+    config = (ALGORITHMS | VARIANTS | WITHOUT_COLLECTING)[name].config
+    return create_policy({"type": name.partition("-")[0], **deep_merge(config, changes)})
 
 
 def make_datamodule(name: str, **arguments: Any) -> RunDataModule:
     """Return the datamodule of an algorithm, with two envs."""
+    name = name.partition("-")[0]
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
     env = arguments.pop("env", ALGORITHMS[name].env_id)
     if needs_demonstrations(name) and "demonstrations" not in arguments:

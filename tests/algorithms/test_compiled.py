@@ -12,10 +12,11 @@ from torch.testing import assert_close
 
 from lightning_ding.utils import private_api
 from tests.algorithms import half_batches_script
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, VARIANTS, make_datamodule, make_policy
 from tests.conftest import MakeTrainer
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+WITH_VARIANTS = pytest.mark.parametrize("name", [*ALGORITHMS, *VARIANTS])
 
 
 def check(name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:
@@ -32,7 +33,7 @@ def check(name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
     assert_close(weights[0], weights[1], rtol=0, atol=1e-5)
 
 
-@EVERY
+@WITH_VARIANTS
 def test_graph_of_every_loss_equals_the_loss(
     name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +45,7 @@ def test_graph_of_every_loss_equals_the_loss(
 
 
 @pytest.mark.slow
-@EVERY
+@WITH_VARIANTS
 def test_every_algorithm_learns_the_same_in_compiled_code(
     name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import learn, proofs
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
@@ -213,6 +214,20 @@ def test_r2d2_remembers_a_cue_from_the_first_step_of_an_episode_with_its_default
     make_trainer(limit_val_batches=0).fit(policy, data)
     (after,) = make_trainer().test(policy, data, verbose=False)
     assert_reached(request, after["test/return_mean"], 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["gtrxl_t_maze", "lstm_t_maze", "ppo_t_maze"])
+def test_policies_with_memory_alone_turn_right_after_a_corridor_of_20_steps(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    proof = proofs.PROOFS[name]
+    found = proofs.end_return(learn.train(proof, learning_seed()))
+    if proof.is_ceiling:
+        assert_reached(request, -found, -proof.bar)
+    else:
+        assert_reached(request, found, proof.bar)
 
 
 @pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "vector")])

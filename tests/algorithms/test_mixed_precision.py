@@ -50,6 +50,7 @@ CASES: list[tuple[str, Config]] = [
 ]
 CASES += [(name, {**model, **NARROW.get(name, {})}) for name in with_actor() for model in ON_POLICY]
 CASES += [("pqn", DISCRETE)]
+CASES += [("r2d2", {**DISCRETE, "core": {"type": "gtrxl", "hidden_size": 32, "memory_length": 8}})]
 CASES += [("dt", {**model, "dropout_p": 0.0, "embed_dim": 16, "n_blocks": 1}) for model in ON_POLICY]
 CASES += [("ppo", {**ON_POLICY[1], "sigma_type": "conditioned", "bound_type": "tanh"})]
 

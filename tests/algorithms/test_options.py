@@ -110,6 +110,7 @@ OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that
 OFTEN["rlpd"] = OFTEN["redq"]
 OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
 SMOOTHED = {"learn.noise": True}
+GTRXL: Flat = {"model.core.type": "gtrxl"}
 SDE: Flat = {"model.use_sde": True}
 LISTS: Flat = {"model.actor_hidden_size_list": [16], "model.critic_hidden_size_list": [16]}
 PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
@@ -127,6 +128,10 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.core.type": Option("gru"),
     "model.core.hidden_size": Option(8),
     "model.core.num_layers": Option(2),
+    "model.core.num_heads": Option(2, given=GTRXL),
+    "model.core.head_size": Option(2, given=GTRXL),
+    "model.core.memory_length": Option(1, given=GTRXL),
+    "model.core.gate_bias": Option(0.0, given=GTRXL),
     "model.v_min": Option(-1.0),
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_ding.envs.t_maze import TMazeEnv
 from tests.algorithms.table import CONTINUOUS_ONLY, needs_demonstrations
 from tests.algorithms.toys import (
     CHOICE,
@@ -28,7 +29,7 @@ from tests.toys.bandits import BanditEnv, TargetEnv, XorEnv
 from tests.toys.datasets import steps_in
 from tests.toys.envs import OneSideEnv
 from tests.toys.goals import ReachEnv
-from tests.toys.memory import CueEnv, TMazeEnv
+from tests.toys.memory import CueEnv
 
 pytestmark = pytest.mark.learns
 

@@ -17,7 +17,7 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from lightning_ding import nested
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, VARIANTS, make_datamodule, make_policy
 
 ROUNDS = 8
 NORMALISED = ("a2c",)  # whose observations and rewards are normalised
@@ -76,5 +76,5 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    report = {name: train(name, folder) for name in ALGORITHMS}
+    report = {name: train(name, folder) for name in (*ALGORITHMS, *VARIANTS)}
     torch.save(report, folder / f"rank_{torch.distributed.get_rank()}.pt")

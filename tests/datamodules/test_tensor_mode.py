@@ -53,6 +53,12 @@ def short(policy_class: Any = PPOPolicy, **sections: Any) -> Any:
     return policy_class({"collect": {"n_sample": 16 * N}, "learn": learn, **sections})
 
 
+def with_gtrxl(config: dict[str, Any]) -> RecurrentPPOPolicy:
+    """Return a policy whose memory is that of a transformer."""
+    core = {"type": "gtrxl", "hidden_size": 16, "memory_length": 5}
+    return RecurrentPPOPolicy({**config, "model": {"core": core, "encoder_hidden_size_list": [16]}})
+
+
 def short_cart_poles() -> Any:
     """Return gymnasium's envs with a time limit in the middle of usual episodes, as tensors."""
     make = lambda: gym.make("CartPole-v1", max_episode_steps=14)  # noqa: E731
@@ -223,7 +229,7 @@ class NoScalar(TorchDispatchMode):
 no_scalar: Callable[[], Any] = NoScalar  # torch's modes have no annotations
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, PQNPolicy, RecurrentPPOPolicy])
+@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, PQNPolicy, RecurrentPPOPolicy, with_gtrxl])
 def test_a_round_reads_nothing_on_the_host(policy_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # on a device, the guard leaves the check of an update to the optimizer and reads the results once a round
     monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())
@@ -257,7 +263,7 @@ def test_the_modes_of_this_test_see_reads() -> None:
 # ---------------------------------------------------------------------- whole runs
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, PQNPolicy, RecurrentPPOPolicy])
+@pytest.mark.parametrize("policy_class", [PPOPolicy, A2CPolicy, PQNPolicy, RecurrentPPOPolicy, with_gtrxl])
 def test_a_fit_collects_learns_and_evaluates(policy_class: Any) -> None:
     policy = short(policy_class)
     datamodule = RolloutDataModule("CartPole-v1", num_envs=N, mode="tensor", max_env_step=512, n_evaluator_episode=3)
@@ -408,7 +414,7 @@ def run_to(
     return policy
 
 
-@pytest.mark.parametrize("policy_class", [PPOPolicy, PQNPolicy, RecurrentPPOPolicy])
+@pytest.mark.parametrize("policy_class", [PPOPolicy, PQNPolicy, RecurrentPPOPolicy, with_gtrxl])
 def test_a_resumed_run_is_exact(policy_class: Any, tmp_path: Path) -> None:
     whole = run_to(tmp_path / "whole", 768, policy_class)
     run_to(tmp_path / "half", 256, policy_class)

@@ -187,11 +187,52 @@ def dt(rng: np.random.Generator, is_continuous: bool) -> Values:
     return numbered(network, "model") | {f"in/{name}": one for name, one in given.items()} | found
 
 
+# ---------------------------------------------------------------------- the parts of GTrXL
+
+
+KEYS, QUERIES, HEADS, HEAD_SIZE = 7, 4, 2, 3
+
+
+def gtrxl_gate(rng: np.random.Generator) -> Values:
+    from ding.torch_utils.network.gtrxl import GRUGatingUnit
+
+    gate = GRUGatingUnit(HIDDEN, 0.5)
+    randomise(gate, rng)
+    given = {"in/x": normal(rng, QUERIES, SIZE, HIDDEN), "in/y": normal(rng, QUERIES, SIZE, HIDDEN)}
+    weights = {f"model/{name}": one for name, one in gate.state_dict().items()}
+    return {**weights, **given, "out/gated": gate(given["in/x"], given["in/y"])}
+
+
+def gtrxl_shift(rng: np.random.Generator) -> Values:
+    from ding.torch_utils.network.gtrxl import AttentionXL
+
+    score = normal(rng, SIZE, HEADS, QUERIES, KEYS)
+    shifted = AttentionXL(HIDDEN, HEAD_SIZE, HEADS, nn.Identity())._rel_shift(score, zero_upper=True)
+    return {"in/score": score, "out/shifted": shifted}
+
+
+def gtrxl_attention(rng: np.random.Generator) -> Values:
+    """Return the attention of the last rows to all rows that are not later, without layer normalisation."""
+    from ding.torch_utils.network.gtrxl import AttentionXL, PositionalEmbedding
+
+    attention = AttentionXL(HIDDEN, HEAD_SIZE, HEADS, nn.Identity())
+    randomise(attention, rng)
+    rows, u, v = normal(rng, KEYS, SIZE, HIDDEN), normal(rng, HEADS, HEAD_SIZE), normal(rng, HEADS, HEAD_SIZE)
+    positions = PositionalEmbedding(HIDDEN)(torch.arange(KEYS - 1, -1, -1.0))
+    later = torch.ones(QUERIES, KEYS).triu(1 + KEYS - QUERIES).bool().unsqueeze(-1)
+    seen = attention(rows[-QUERIES:], positions, rows, u, v, mask=later)
+    weights = {f"model/{name}": one for name, one in attention.state_dict().items()} | {"model/u": u, "model/v": v}
+    return {**weights, "in/rows": rows, "out/positions": positions.squeeze(1), "out/seen": seen}
+
+
 CASES: dict[str, Any] = {
     "r2d2": partial(r2d2, rescales=False),
     "r2d2_rescaled": partial(r2d2, rescales=True),
     "dt": partial(dt, is_continuous=False),
     "dt_continuous": partial(dt, is_continuous=True),
+    "gtrxl_gate": gtrxl_gate,
+    "gtrxl_shift": gtrxl_shift,
+    "gtrxl_attention": gtrxl_attention,
 }
 
 

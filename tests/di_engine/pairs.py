@@ -13,7 +13,18 @@ CONTINUOUS = ("ddpg", "d4pg", "td3", "pdqn", "sac")
 ON_POLICY = ("a2c", "ppg", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "bdq", "iqn", "fqf")
 REPLAYED = ("ppo_offpolicy", "impala", "acer")
-TYPES = (*VALUE_BASED, "sqn", "r2d2", "dqfd", *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY, *OFFLINE)
+TYPES = (
+    *VALUE_BASED,
+    "sqn",
+    "r2d2",
+    "r2d2_gtrxl",
+    "dqfd",
+    *CONTINUOUS,
+    "discrete_sac",
+    *REPLAYED,
+    *ON_POLICY,
+    *OFFLINE,
+)
 
 
 def env_of(kind: str) -> str:

@@ -59,7 +59,7 @@ def test_defaults_of_ding_that_are_not_in_the_table_are_ours(kind: str) -> None:
     implied = {"type", "cuda", "multi_gpu", "on_policy", "learn.resume_training", "collect.n_sample"}
     implied |= {"action_space", "model.action_space", "continuous"}  # taken from the env
     keys: dict[str, Any] = {}
-    if kind in ("rainbow", "d4pg", "r2d2", "dqfd"):  # of prioritised buffers only
+    if kind in ("rainbow", "d4pg", "r2d2", "r2d2_gtrxl", "dqfd"):  # of prioritised buffers only
         keys["other.replay_buffer.alpha"] = 0.6
     run = translate(pair_of(kind, nested(keys)))
     for name, value in all_of(kind).items():

@@ -48,6 +48,10 @@ VALUES: dict[str, list[Any]] = {
     "model.init_bias": [0.0],
     "model.encoder": ["mine"],
     "model.lstm_type": ["gru"],
+    "model.gru_gating": [False],
+    "model.head_norm_type": ["LN"],
+    "model.encoder_norm_type": ["LN"],
+    "learn.init_memory": ["old"],
     "action_space": ["continuous"],
     "learn.grad_clip_type": ["clip_value"],
     "learn.betas": [(0.0, 0.99)],
@@ -114,7 +118,7 @@ def value_for(name: str, kind: str) -> Any:
 
 def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
-    is_prioritised = kind in ("rainbow", "d4pg", "r2d2", "dqfd")
+    is_prioritised = kind in ("rainbow", "d4pg", "r2d2", "r2d2_gtrxl", "dqfd")
     true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind in ("td3", "td3_bc"), "priority": is_prioritised}
     true |= {
         "priority_IS_weight": is_prioritised,

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding import rl
+from lightning_ding.model.gtrxl import GRUGate, RelativeAttention, relative_shift, sinusoids
 from lightning_ding.policy import DTPolicy, R2D2Policy
+from tests.di_engine import make_ding_sequences as script
 from tests.di_engine.make_ding_sequences import BURN_IN, CONTEXT, GAMMA, LEARNED, NSTEP, SCALE, Window
 from tests.di_engine.stored import parts_of
 from tests.di_engine.tiny_networks import ACTIONS, HIDDEN, OBS
@@ -87,3 +89,43 @@ def test_loss_of_the_decision_transformer_equals_ding_but_for_its_divisor(case: 
     check(loss, theirs["loss"])
     loss.backward()
     check_gradients(network, theirs)
+
+
+def test_gate_of_gtrxl_equals_ding() -> None:
+    weight, given = part("gtrxl_gate", "model"), part("gtrxl_gate", "in")
+    gate = GRUGate(HIDDEN, 0.0)
+    gate.load_state_dict(
+        {
+            "of_output.weight": torch.cat([weight[f"W{name}.weight"] for name in "rzg"]),
+            "of_input.weight": torch.cat([weight[f"U{name}.weight"] for name in "rz"]),
+            "of_reset.weight": weight["Ug.weight"],
+            "bias": weight["bg"],
+        }
+    )
+    check(gate(given["x"], given["y"]), part("gtrxl_gate", "out")["gated"])
+
+
+def visible_keys() -> Tensor:
+    """Return which keys DI-engine's queries attend to: all that are not later."""
+    return torch.ones(script.QUERIES, script.KEYS).tril(script.KEYS - script.QUERIES).bool()
+
+
+def test_relative_shift_of_gtrxl_equals_ding_where_keys_are_not_later() -> None:
+    shifted = relative_shift(part("gtrxl_shift", "in")["score"])
+    check(shifted * visible_keys(), part("gtrxl_shift", "out")["shifted"])
+
+
+def test_attention_of_gtrxl_equals_ding() -> None:
+    weight, rows = part("gtrxl_attention", "model"), part("gtrxl_attention", "in")["rows"]
+    theirs = part("gtrxl_attention", "out")
+    attention = RelativeAttention(HIDDEN, script.HEADS, script.HEAD_SIZE)
+    names = {"query": "attention_q", "key_value": "attention_kv", "position": "project_pos", "output": "project"}
+    state = {
+        f"{ours}.{kind}": weight[f"{name}.0.{kind}"] for ours, name in names.items() for kind in ("weight", "bias")
+    }
+    del state["position.bias"]  # the same for all keys, so without effect
+    attention.load_state_dict(state | {"content_bias": weight["u"], "position_bias": weight["v"]})
+    positions = sinusoids(script.KEYS, HIDDEN, rows)
+    check(positions, theirs["positions"])
+    visible = visible_keys().expand(rows.shape[1], -1, -1)
+    check(attention(rows, script.QUERIES, positions, visible), theirs["seen"])

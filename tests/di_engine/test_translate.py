@@ -28,10 +28,11 @@ create_config = dict(env=dict(type="cartpole"), env_manager=dict(type="base"), p
 @pytest.mark.parametrize("kind", TYPES)
 def test_run_has_the_policy_and_the_datamodule_of_its_type(kind: str) -> None:
     run = translate(pair_of(kind), seed=3)
-    assert run.policy_class is POLICY_REGISTRY.get(kind)
+    policy = "r2d2" if kind == "r2d2_gtrxl" else kind
+    assert run.policy_class is POLICY_REGISTRY.get(policy)
     other = OfflineDataModule if kind in OFFLINE else ReplayDataModule
     assert run.datamodule_class is (RolloutDataModule if kind in ON_POLICY else other)
-    assert (run.policy, run.family, run.seed, run.data["seed"]) == (kind, kind, 3, 3)
+    assert (run.policy, run.family, run.seed, run.data["seed"]) == (policy, kind, 3, 3)
 
 
 def test_config_file_is_run_and_read(tmp_path: Path) -> None:

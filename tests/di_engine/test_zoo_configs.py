@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry import serial_pipeline, serial_pipeline_offline, serial_pipeline_onpolicy
@@ -118,6 +119,29 @@ TD3_BC: dict[str, Any] = {
 }
 OFFLINE = {"cql": CQL, "discrete_cql": DISCRETE_CQL, "td3_bc": TD3_BC}
 
+R2D2_GTRXL: dict[str, Any] = {  # dizoo/classic_control/cartpole/config/cartpole_r2d2_gtrxl_config.py
+    "exp_name": "cartpole_r2d2_gtrxl_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "priority": False, "priority_IS_weight": False},
+        "model": {
+            **{"obs_shape": 4, "action_shape": 2, "memory_len": 5, "hidden_size": 64, "gru_bias": 2.0},
+            **{"att_layer_num": 3, "dropout": 0.0, "att_head_num": 4},
+        },
+        **{"discount_factor": 0.99, "nstep": 3, "burnin_step": 4, "unroll_len": 11, "seq_len": 8},
+        "learn": {
+            **{"update_per_collect": 16, "batch_size": 64, "learning_rate": 0.0005, "target_update_freq": 500},
+            **{"value_rescale": True, "init_memory": "old"},
+        },
+        "collect": {"n_sample": 32, "traj_len_inf": True, "env_num": 8},
+        "eval": {"env_num": 5, "evaluator": {"eval_freq": 20}},
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "end": 0.05, "decay": 10_000},
+            "replay_buffer": {"replay_buffer_size": 100_000},
+        },
+    },
+}
+
 
 def pair(main: dict[str, Any], kind: str) -> Any:
     env = {"type": "pendulum"} if "pendulum" in main["exp_name"] else ENV
@@ -135,6 +159,31 @@ def test_config_of_r2d2_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.M
     assert (config.other.replay_buffer.replay_buffer_size, config.model.core.hidden_size) == (4_200_000, 64)
     assert (config.learn.target_theta, config.learn.learning_rate) == (0.001, 0.0005)
     assert (tmp_path / "cartpole_r2d2_seed0" / "ckpt" / "best.ckpt").is_file()
+
+
+def test_config_of_r2d2_with_a_transformer_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = translate(pair(R2D2_GTRXL, "r2d2_gtrxl"))
+    assert run.warnings == ("policy.learn.target_update_freq = 500 is not read by r2d2_gtrxl",)
+    policy: Any = serial_pipeline(pair(R2D2_GTRXL, "r2d2_gtrxl"), seed=0, max_env_step=1)
+    config, core = policy.config, policy.config.model.core
+    assert (type(policy), policy.progress.env_step) == (POLICY_REGISTRY.get("r2d2"), 32 * 11)
+    assert (config.burnin_step, config.learn_unroll_len, config.nstep, config.priority) == (4, 4, 3, False)
+    assert (config.learn.value_rescale, config.learn.target_theta, config.discount_factor) == (True, 0.001, 0.99)
+    assert (core.type, core.hidden_size, core.num_layers, core.num_heads, core.head_size) == ("gtrxl", 64, 3, 4, 16)
+    assert (core.memory_length, core.gate_bias) == (5 + 8 - 1, 2.0)
+    assert policy.model.encoder.core.memory_shape == (3, 12, 64)
+    assert (config.model.encoder_hidden_size_list, config.other.replay_buffer.replay_buffer_size) == ((64,), 1_100_000)
+
+
+def test_options_of_a_transformer_that_do_not_exist_here_are_named() -> None:
+    def of(**model: Any) -> Any:
+        return translate(pair(deep_merge(R2D2_GTRXL, {"policy": {"model": model}}), "r2d2_gtrxl"))
+
+    assert "policy.model.dropout = 0.1 has no effect: the transformer has no dropout" in of(dropout=0.1).warnings
+    for name, value in {"gru_gating": False, "att_mlp_num": 3}.items():
+        with pytest.raises(ValueError, match=rf"policy\.model\.{name} must be"):
+            of(**{name: value})
 
 
 def test_config_of_dqfd_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

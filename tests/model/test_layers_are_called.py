@@ -74,6 +74,11 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "fqf": ("fqf", {"num_quantiles": 3}, lambda model: [model(OBS), model.propose(OBS)]),
     "drqn": ("drqn", {"core": {"hidden_size": 4, "num_layers": 2}, "activation": "silu"}, unrolled),
     "recurrent_vac": ("recurrent_vac", {"core": {"type": "gru", "hidden_size": 4}, "share_encoder": False}, unrolled),
+    "drqn with gtrxl": (
+        "drqn",
+        {"core": {"type": "gtrxl", "hidden_size": 16, "num_layers": 2, "memory_length": 2}},
+        unrolled,
+    ),
     "pg": ("pg", {"action_shape": HYBRID, "action_space": "hybrid"}, logit),
     "vac": ("vac", {"action_space": "continuous", "sigma_type": "conditioned", "actor_head_hidden_size": 4}, logit),
     "vac of images": ("vac", {**SMALL_IMAGES, "share_encoder": False, "layer_norm": True}, of_images),

@@ -104,6 +104,7 @@ TWO_RATES: Config = {
     "learn": {"learning_rate_actor": 0.05, "learning_rate_critic": 0.05},
 }
 CRITIC_LAYER = {"critic_head_layer_num": 1}
+GTRXL: Config = {"model": {"core": {"type": "gtrxl", "hidden_size": 4, "num_heads": 2, "memory_length": 3}}}
 SDE = CONTINUOUS | {"use_sde": True}
 LISTS = {"actor_hidden_size_list": [4], "critic_hidden_size_list": [4]}
 CHANGES: dict[str, tuple[Config, Any]] = {
@@ -114,6 +115,10 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.core.hidden_size": ({}, 8),
     "model.core.num_layers": ({}, 2),
     "model.core.residual": ({}, True),
+    "model.core.num_heads": (GTRXL, 1),
+    "model.core.head_size": (GTRXL, 3),
+    "model.core.memory_length": (GTRXL, 2),
+    "model.core.gate_bias": (GTRXL, 0.0),
     "deterministic_eval": ({}, False),
     "model.obs_shape": ({}, 4),
     "model.action_shape": ({}, 3),

@@ -17,7 +17,7 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, repl
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import R2D2Policy
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
-from tests.algorithms.table import make_policy
+from tests.algorithms.table import VARIANTS, make_policy
 from tests.conftest import MakeTrainer
 from tests.toys.memory import CueEnv
 
@@ -190,7 +190,7 @@ def test_each_env_has_its_own_state_until_it_is_reset(mode: str) -> None:
                 assert bool(found[env_id]["is_first"]) == bool((before == 0).all())
 
 
-@pytest.mark.parametrize("name", ["r2d2", "recurrent_ppo"])
+@pytest.mark.parametrize("name", ["r2d2", "recurrent_ppo", *VARIANTS])
 def test_forward_acts_as_at_the_start_of_an_episode_and_keeps_no_state(name: str) -> None:
     torch.manual_seed(0)
     policy: Any = make_policy(name).build(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
@@ -220,8 +220,11 @@ def test_evaluating_does_not_change_the_state_of_collecting() -> None:
 
 @pytest.mark.parametrize("random", [False, True])
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
-def test_collected_states_are_those_of_reading_each_episode_from_its_start(autoreset: Any, random: bool) -> None:
-    policy: Any = make_policy("r2d2", model={"obs_shape": 4, "action_shape": 2})
+@pytest.mark.parametrize("name", ["r2d2", "r2d2-gtrxl"])
+def test_collected_states_are_those_of_reading_each_episode_from_its_start(
+    name: str, autoreset: Any, random: bool
+) -> None:
+    policy: Any = make_policy(name, model={"obs_shape": 4, "action_shape": 2})
     policy.seed(0)
     env = make_vector_env("CartPole-v1", 3, autoreset=autoreset)
     env.reset(seed=0)
@@ -233,7 +236,7 @@ def test_collected_states_are_those_of_reading_each_episode_from_its_start(autor
     assert len(episodes) > 6
     for episode in episodes:
         rows = np.flatnonzero(data["episode_id"] == episode)
-        state = torch.zeros(1, 16)
+        state = torch.zeros(1, policy.model.state_size)
         assert data["is_first"][rows].tolist() == [True] + [False] * (len(rows) - 1)
         for row in rows:
             assert_close(torch.from_numpy(data["recurrent_state"][row]), state[0])

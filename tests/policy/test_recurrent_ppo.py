@@ -65,9 +65,15 @@ def minibatches(policy: Any, data: Rollout) -> list[Rollout]:
 
 
 @pytest.mark.parametrize("share_encoder", [True, False])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "gtrxl"])
 def test_sequences_give_the_probabilities_and_values_of_single_steps(kind: str, share_encoder: bool) -> None:
-    policy = make(model={**MODEL, "core": {"hidden_size": 6, "type": kind}, "share_encoder": share_encoder})
+    policy = make(
+        model={
+            **MODEL,
+            "core": {"hidden_size": 6, "type": kind} | ({"num_heads": 2} if kind == "gtrxl" else {}),
+            "share_encoder": share_encoder,
+        }
+    )
     data = collect(policy)
     log_prob, value = by_loop(policy, data)
     assert_close(log_prob, data["log_prob"])  # those of acting

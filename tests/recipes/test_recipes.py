@@ -65,7 +65,7 @@ PENDULUM = {
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9}  # reward models and hindsight
 REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
-BARS = CARTPOLE | PENDULUM | REWARDED
+BARS = CARTPOLE | PENDULUM | REWARDED | {"recurrent_ppo_t_maze": 1.0}
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
     "dqn_acrobot": "gymnasium",
@@ -75,6 +75,7 @@ PACKAGES = {
     "dqn_tictactoe": "pettingzoo",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
+    "recurrent_ppo_t_maze": "gymnasium",
     "sac_bipedalwalker": "Box2D",
     "sac_hopper": "mujoco",
     "sac_lunarlander_continuous": "Box2D",

@@ -27,19 +27,35 @@ from lightning_ding.utils.modes import IS_FIRST, STATE
 class CoreConfig:
     """The recurrent part of a network."""
 
-    type: Literal["lstm", "gru"] = "lstm"
-    """Kind of recurrent layer."""
+    type: Literal["lstm", "gru", "gtrxl"] = "lstm"
+    """Kind of core: recurrent layers, or a gated transformer with a memory."""
     hidden_size: int = 64
-    """Width of a layer, >= 1. A transition stores the state, which is 2 hidden_size num_layers numbers of an lstm, and
-    half of that of a gru."""
+    """Width of a layer, >= 1; even with gtrxl. A transition stores the state, which is 2 hidden_size num_layers
+    numbers of an lstm, half of that of a gru, and 1 + memory_length hidden_size num_layers of a gtrxl."""
     num_layers: int = 1
-    """Number of recurrent layers, >= 1."""
+    """Number of layers, >= 1."""
     residual: bool = False
     """Whether the features of the encoder, whose last width is hidden_size then, are added to the layers' outputs."""
+    num_heads: int | None = None
+    """Attention heads of a layer, >= 1; only with gtrxl, where None means 4."""
+    head_size: int | None = None
+    """Size of an attention head, >= 1; only with gtrxl, where None means hidden_size / num_heads."""
+    memory_length: int | None = None
+    """Steps before the present one that each layer attends to, >= 1; only with gtrxl, where None means 32."""
+    gate_bias: float | None = None
+    """Initial bias of the gates, which are nearer to the identity with a larger one; only with gtrxl, where None means
+    2."""
 
     def __post_init__(self) -> None:
         require(self.hidden_size >= 1, "model.core.hidden_size", ">= 1", self.hidden_size)
         require(self.num_layers >= 1, "model.core.num_layers", ">= 1", self.num_layers)
+        is_gtrxl = self.type == "gtrxl"
+        require(not (is_gtrxl and self.residual), "model.core.residual", "false with type 'gtrxl'", self.residual)
+        for name in ("num_heads", "head_size", "memory_length", "gate_bias"):
+            value = getattr(self, name)
+            require(is_gtrxl or value is None, f"model.core.{name}", f"None with type {self.type!r}", value)
+            in_range = value is None or name == "gate_bias" or value >= 1
+            require(in_range, f"model.core.{name}", ">= 1 or None", value)
 
 
 @dataclass(frozen=True, kw_only=True)

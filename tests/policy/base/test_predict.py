@@ -111,9 +111,10 @@ def test_exploration_is_that_of_the_run() -> None:
 
 
 class TestMemory:
-    def test_actor_remembers_and_forgets_by_env(self) -> None:
+    @pytest.mark.parametrize("name", ["r2d2", "r2d2-gtrxl"])
+    def test_actor_remembers_and_forgets_by_env(self, name: str) -> None:
         torch.manual_seed(0)
-        policy = make_policy("r2d2").build(VECTOR, spaces.Discrete(50))
+        policy: Any = make_policy(name).build(VECTOR, spaces.Discrete(50))
         obs = 5 * np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
         actor, again = policy.actor(), policy.actor()
         whole = [actor(step) for step in obs]
@@ -123,7 +124,7 @@ class TestMemory:
         again.reset([1])
         state = again._memory["_evaluating"].state_dict()
         assert state["is_first"].tolist() == [False, True]
-        assert state["state"][1].tolist() == [0.0] * 16
+        assert state["state"][1].tolist() == [0.0] * policy.model.state_size
         again.reset()
         np.testing.assert_array_equal([again(step) for step in obs], whole)
 
