@@ -18,6 +18,7 @@ from lightning_ding.di_engine.q_learning_keys import (
     FQF,
     IQN,
     KAPPA,
+    NOISY_DQN,
     Q_LEARNING,
     R2D2,
     R2D2_GTRXL,
@@ -360,7 +361,7 @@ _PG: dict[str, Key] = {
 _QRDQN: dict[str, Key] = {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": KAPPA}
 
 KEYS: dict[str, dict[str, Key]] = {
-    "dqn": DQN,
+    "dqn": NOISY_DQN,
     "c51": {**Q_LEARNING, **CATEGORICAL},
     "qrdqn": _QRDQN,
     "rainbow": {**Q_LEARNING, **CATEGORICAL},

@@ -30,7 +30,7 @@ from .pg import PG as PG
 from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC
 from .qrdqn import QRDQN as QRDQN
-from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
+from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
 from .vac import VAC as VAC

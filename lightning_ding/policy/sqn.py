@@ -41,6 +41,10 @@ class SQNModelConfig(DQNModelConfig):
     dueling: bool = False
     """Split each head into a state value and advantages."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(not self.noise, "model.noise", "False for sqn, whose policy explores by its temperature", self.noise)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SQNLearnConfig(SoftQLearnConfig):

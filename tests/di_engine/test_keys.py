@@ -488,3 +488,14 @@ def test_r2d2_draws_by_priority_where_its_buffer_does() -> None:
     without = {"other__replay_buffer__type": "naive"}
     assert (ours(kind, path, **without), ours(kind, "priority_IS_weight", **without)) == ("sequence", False)
     assert ours(kind, path, priority=False) == "sequence"
+
+
+def test_noisy_layers_of_dqn_have_the_scale_of_ding() -> None:
+    network = config_of("dqn", model__noise=True, noisy_net=True).policy_config["model"]
+    assert {name: network[name] for name in ("noise", "noise_std")} == {"noise": True, "noise_std": 0.4}
+    assert "noise" not in config_of("dqn", noisy_net=True).policy_config.get("model", {})  # no layer to reset there
+
+
+def test_noisy_layers_whose_noise_ding_would_not_use_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^policy.noisy_net must be True with policy.model.noise.*got False"):
+        config_of("dqn", model__noise=True)

@@ -67,6 +67,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "dqn": ("dqn", {"layer_norm": True}, logit),
     "dqn of images": ("dqn", SMALL_IMAGES, of_images),
     "dqn of several dimensions": ("dqn", {"action_shape": [2, 3], **IMPALA, "activation": "tanh"}, of_images),
+    "noisy dqn": ("dqn", {"noise": True}, lambda model: model(OBS, noisy=True)),
     "c51dqn": ("c51dqn", {"n_atom": 3}, logit),
     "qrdqn": ("qrdqn", {"num_quantiles": 3}, logit),
     "rainbowdqn": ("rainbowdqn", {"n_atom": 3, "layer_norm": True}, lambda model: model(OBS, noisy=True)),
