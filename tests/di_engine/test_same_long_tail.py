@@ -167,8 +167,8 @@ def test_two_updates_of_bcq_equal_ding() -> None:
         vae, following, noise = (given[f"drawn.{3 * i + n}"] for n in range(3))
         drawn = {"vae_noise": vae, "next_noise": following.view(len(vae), 10, 2), "noise": noise}
         report = policy._forward_learn(policy.prepare(batch) | drawn)
-        for ours, theirs in (("recons_loss", "recons_loss"), ("kl_loss", "kld_loss"), ("vae_loss", "vae_loss")):
-            assert_close(report[ours], found[f"{theirs}.{i}"], **CLOSE)
+        for name, term in (("recons_loss", "recons_loss"), ("kl_loss", "kld_loss"), ("vae_loss", "vae_loss")):
+            assert_close(report[name], found[f"{term}.{i}"], **CLOSE)
         assert_close(report["critic_loss"], found[f"critic_loss.{i}"] + found[f"twin_critic_loss.{i}"], **CLOSE)
         assert_close(report["actor_loss"], found[f"actor_loss.{i}"], **CLOSE)
     for own, theirs in pairs(found):
@@ -181,7 +181,7 @@ def test_eleven_updates_of_pdqn_equal_ding() -> None:
     sizes = {"encoder_hidden_size_list": [8, 8], "actor_hidden_size_list": [8], "critic_hidden_size_list": [10]}
     shape = {"action_type_shape": 4, "action_args_shape": 2}
     model = {"obs_shape": 3, "action_shape": shape, **sizes, "share_encoder": True}
-    learn = {"learning_rate_actor": 1e-2, "learning_rate_critic": 1e-2, "double_q": True, "turn": 5}
+    learn: dict[str, Any] = {"learning_rate_actor": 1e-2, "learning_rate_critic": 1e-2, "double_q": True, "turn": 5}
     learn |= {"target_theta": 0.1, "grad_clip_norm": None}
     policy: Any = PDQNPolicy({"discount_factor": GAMMA, "model": model, "learn": learn}).double()
     critic, actor = policy.model.critic, policy.model.actor.head.layers

@@ -118,7 +118,7 @@ def test_actor_maximises_the_first_critic_and_trains_nothing_else() -> None:
 def test_an_update_trains_each_part_by_its_own_loss() -> None:
     """With steps of 0 size of two parts, the third alone changes."""
     for part in ("actor", "critic", "vae"):
-        rates = {f"learning_rate_{one}": 1e-2 if one == part else 1e-30 for one in ("actor", "critic", "vae")}
+        rates: Config = {f"learning_rate_{one}": 1e-2 if one == part else 1e-30 for one in ("actor", "critic", "vae")}
         policy = made(**rates)
         before = {name: one.clone() for name, one in policy.model.named_parameters()}
         policy.learn_mode.forward(batch_of(policy))
