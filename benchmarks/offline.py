@@ -13,10 +13,11 @@ env steps of ``recipes/sac.py``; ``pendulum_poor``, on which ``awac_poor`` learn
 random actions. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 env steps with the
 settings ``SLOW_QRDQN``; that of ``dt`` is what these settings learn from in 50,000, from bad episodes to good ones. The
 demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy after all 50,000 env steps of
-``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every algorithm makes the updates of its
-recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py`` on the demonstrations of 20 greedy
-episodes. The result is the mean return of the final policy, not of the best one, over 100 greedy episodes: with data
-alone one could not choose.
+``recipes/dqn.py``; those of the expert that ``gail``, ``guided_cost`` and ``red`` imitate are 10 of them. ``drex`` has
+10 with each of five shares of random actions, and ``trex`` 200 of random actions alone. Every algorithm makes the
+updates of its recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py`` on the
+demonstrations of 20 greedy episodes. The result is the mean return of the final policy, not of the best one, over 100
+greedy episodes: with data alone one could not choose.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class Source:
     recipe: str
     """Name of a file in ``recipes``."""
     env_steps: int
-    """Env steps of the training."""
+    """Env steps of the training; 0 for random actions in the env of the recipe."""
     n_episode: int = 0
     """Episodes that the trained policy plays."""
     is_greedy: bool = False
     """Play without exploration, as in evaluations."""
+    noise: tuple[float, ...] = ()
+    """Shares of random actions, falling; ``n_episode`` episodes for each."""
     settings: dict[str, Any] | None = None
     """Config of the training; None means the recipe's."""
     buffer_size: int | None = None
@@ -83,6 +86,8 @@ SETS = {
     "cartpole_training": Source("qrdqn", 50_000, settings=SLOW_QRDQN, buffer_size=60_000),
     "cartpole_best": Source("dqn", 50_000, 20, is_greedy=True),
     "cartpole_expert": Source("dqn", 50_000, 10, is_greedy=True),
+    "cartpole_random": Source("dqn", 0, 200),
+    "cartpole_noisy": Source("dqn", 50_000, 10, is_greedy=True, noise=(1.0, 0.75, 0.5, 0.25, 0.0)),
 }
 FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
@@ -130,6 +135,10 @@ def make_data(name: str, folder: Path) -> Path:
         return file
     seed_everything(0)
     recipe = proofs.load(source.recipe)
+    if not source.env_steps:
+        folder.mkdir(parents=True, exist_ok=True)
+        collect(None, str(file), source.n_episode, env_id=recipe.ENV_ID, random=True)
+        return file
     datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=source.env_steps)
     trainer = Trainer(accelerator="cpu", default_root_dir=folder / name, limit_val_batches=0, **QUIET)
     trainer.fit(create_policy({"type": source.recipe, **source.config()}), datamodule)
@@ -137,7 +146,8 @@ def make_data(name: str, folder: Path) -> Path:
         assert datamodule.buffer is not None
         datamodule.buffer.save_data(file)
     else:
-        collect(folder / name / "checkpoints" / "last.ckpt", str(file), source.n_episode, source.is_greedy)
+        checkpoint = folder / name / "checkpoints" / "last.ckpt"
+        collect(checkpoint, str(file), source.n_episode, source.is_greedy, noise=source.noise)
     found = load_dataset(file).statistics()
     print(f"{file}: {found.transitions} transitions, mean return {found.return_mean:.1f}", flush=True)
     return file

@@ -91,7 +91,7 @@ class Proof:
     demonstrations: str | None = None
     """Data set of ``benchmarks/offline.py`` that the algorithm learns from too, and the peer does not."""
     expert: str | None = None
-    """Data set of ``benchmarks/offline.py`` that the reward model imitates."""
+    """Data set of ``benchmarks/offline.py`` that the reward model learns from."""
     without: tuple[str, ...] = ()
     """Sections of the recipe's CONFIG that are left out, to show what they achieve."""
     is_ceiling: bool = False
@@ -136,6 +136,7 @@ NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
 LSTM = {"model": {"core": {"type": "lstm", "num_heads": None, "memory_length": None}}}  # in place of a GTrXL
+CORRIDOR = "lightning_ding.envs.corridor.CorridorEnv"
 NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
 CONTINUOUS_LANDER = "LunarLanderContinuous-v3"
 PROOFS = {
@@ -161,6 +162,8 @@ PROOFS = {
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
     "r2d2_no_velocity": Proof("r2d2", NO_VELOCITY, 300_000, 400),
+    "r2d3_cartpole": Proof("r2d3", "CartPole-v1", 25_000, 195, demonstrations="cartpole_best"),
+    "ngu_corridor": Proof("ngu", CORRIDOR, 20_000, 0.9),
     "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
     "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),
     "ppo_no_velocity": Proof("ppo", NO_VELOCITY, 300_000, 150, is_ceiling=True),
@@ -183,6 +186,10 @@ PROOFS = {
     "icm_mountaincar": Proof("icm", "MountainCar-v0", 150_000, -150),
     "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",), is_ceiling=True),
     "gail_cartpole": Proof("gail", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "guided_cost_cartpole": Proof("guided_cost", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "red_cartpole": Proof("red", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "trex_cartpole": Proof("trex", "CartPole-v1", 200_000, 450, expert="cartpole_random"),
+    "drex_cartpole": Proof("drex", "CartPole-v1", 200_000, 450, expert="cartpole_noisy"),
     "her_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9),
     "dqn_bitflip": Proof("her", BIT_FLIP, 100_000, 0.1, NO_HINDSIGHT, is_ceiling=True),
     "dqn_defaults_cartpole": Proof("dqn", "CartPole-v1", 100_000, 475, has_defaults=True),

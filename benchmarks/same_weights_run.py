@@ -53,7 +53,7 @@ Config = dict[str, Any]
 Digests = dict[str, str]
 
 HALF, EPOCHS, ROUNDS = 2, 4, 12  # epochs of the start, epochs in all, rounds of an epoch
-ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "recurrent_ppo")
+ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo")
 STEPS = ("start", "continue", "load")
 SIDE = 12  # pixels
 
@@ -147,8 +147,10 @@ ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "ppo": (ROLLOUT, PASSES),
     "ppg": (ROLLOUT, PASSES),
     "recurrent_ppo": (ROLLOUT, PASSES),
+    **dict.fromkeys(("mappo", "ippo", "recurrent_mappo", "happo"), (ROLLOUT, PASSES)),
 }
 PRIORITIES: Config = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
+TEAM = "lightning_ding.envs.teams.games.TwoStepGame"
 LINEAR: Config = {"type": "linear", "end": 0.1}
 
 
@@ -272,7 +274,23 @@ CASES: dict[str, Case] = {
         "r2d2",
         {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None}},
     ),
+    "r2d3": Case(
+        "sequences of demonstrations, a share rounded at random",
+        "r2d3",
+        {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None, "per_train_iter_k": 3}},
+        data={"demonstrations": demonstrations(), "demonstration_share": 0.1},
+    ),
+    "ngu": Case(
+        "episodic and lifelong novelty",
+        "ngu",
+        {"burnin_step": 2, "learn_unroll_len": 4, "num_neighbours": 3, "learn": {"target_theta": None}},
+        data={"wrappers": ["previous_step"]},
+    ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
+    "mappo": Case("a team", "mappo", env=TEAM),
+    "ippo": Case("a team without common weights", "ippo", {"model": {"parameter_sharing": False}}, TEAM),
+    "recurrent_mappo": Case("a team with a memory", "recurrent_mappo", {"learn_unroll_len": 4}, TEAM),
+    "happo": Case("a team whose agents learn in turn", "happo", env=TEAM),
     "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
     "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),

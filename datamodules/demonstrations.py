@@ -1,6 +1,6 @@
 """Demonstrations next to a replay buffer: a share of each minibatch is drawn from a data set.
 
-Shapes: N transitions of the data set, B transitions of a minibatch, U minibatches.
+Shapes: N transitions of the data set, B transitions or sequences of a minibatch, T steps of a sequence, U minibatches.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from lightning_ding.checkpoints import save_object
 from lightning_ding.checkpoints.folder import DEMONSTRATIONS_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.dataset import Dataset
+from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import IBuffer, create_buffer
 from lightning_ding.worker.buffer.rate_limiter import ThroughputConfig
 from lightning_ding.worker.config import ReplayBufferConfig
 
 DRAWS_FILE = "demonstrations.pt"
+OF_SEQUENCES = (STATE, IS_FIRST, "IS", "priority", "replay_unique_id", "replay_buffer_idx", "is_expert")
+"""Entries of a minibatch of sequences that each sequence has once, without the axis of its steps."""
 NO_LIMITS = {
     "max_use": None,
     "max_staleness": None,
@@ -39,12 +42,14 @@ class Demonstrations:
 
     Args:
         dataset: The transitions.
-        share: Share of a minibatch that is drawn from them, in (0, 1); at least one transition, and not all.
+        share: Share of a minibatch that is drawn from them, in (0, 1); at least one, and not all.
         config: Config of the replay buffer; this buffer has the same type and priorities.
         seed: Seed of the draws.
         action_start: Smallest discrete action of the data set, unless it is 0.
         imitation_reward: Whether each step has a reward of 1, in place of that in the data set.
         dataset_columns: Function of the data set and the rewards that returns the further columns that a policy needs.
+        at_random: Whether the number of them in a minibatch is rounded up or down at random, so that ``share`` is
+            its mean; a minibatch may have none then.
     """
 
     def __init__(
@@ -56,12 +61,13 @@ class Demonstrations:
         action_start: Any,
         imitation_reward: bool,
         dataset_columns: Callable[[Dataset, Any], dict[str, Any]] = lambda dataset, reward: {},
+        at_random: bool = False,
     ) -> None:
         limits: dict[str, Any] = {
             one.name: NO_LIMITS[one.name] for one in dataclasses.fields(config) if one.name in NO_LIMITS
         }
         limits["replay_buffer_size"] = len(dataset)
-        self.share = share
+        self.share, self.at_random = share, at_random
         self._draws = np.random.default_rng(seed)
         self.buffer: IBuffer = create_buffer(dataclasses.replace(config, **limits), seed=self._draws)
         """The buffer, which holds all of them after :meth:`fill`."""
@@ -85,13 +91,16 @@ class Demonstrations:
             self.buffer.push(self.columns)
 
     def number(self, batch_size: int) -> int:
-        """Return how many demonstrations a minibatch has.
+        """Return how many demonstrations a minibatch has; drawn with ``at_random``.
 
         Raises:
             ValueError: If a minibatch cannot have both kinds, or needs more demonstrations than there are.
         """
         require(batch_size >= 2, "learn.batch_size", ">= 2 with demonstrations", batch_size)
-        number = min(max(1, round(self.share * batch_size)), batch_size - 1)
+        number = max(1, round(self.share * batch_size))
+        if self.at_random:
+            number = int(self.share * batch_size + self._draws.random())
+        number = min(number, batch_size - 1)
         enough, size = f"one with at least {number} transitions, the share of a minibatch", len(self.columns["reward"])
         require(number <= size, "demonstrations", enough, size)
         return number
@@ -143,6 +152,7 @@ class MixedBuffer:
     def __init__(self, own: IBuffer | None, demonstrations: Demonstrations) -> None:
         self._own = own
         self._demonstrations = demonstrations
+        self._number = 0  # of demonstrations in the last minibatch
 
     @property
     def is_prioritised(self) -> bool:
@@ -157,15 +167,16 @@ class MixedBuffer:
         """
         buffer = self._demonstrations.buffer
         if self._own is None:
-            batch: dict[str, Any] = buffer.sample(batch_size, **kwargs)
-            return batch | {"is_expert": torch.ones_like(batch["terminated"], dtype=torch.bool)}
-        number = self._demonstrations.number(batch_size)
-        drawn = (self._own.sample(batch_size - number, **kwargs), buffer.sample(number, **kwargs))
-        for is_expert, part in enumerate(drawn):
-            part["is_expert"] = torch.full_like(part["terminated"], is_expert, dtype=torch.bool)
-        first, last = (nested.flatten(part) for part in drawn)
+            return _marked(buffer.sample(batch_size, **kwargs), True)
+        number = self._number = self._demonstrations.number(batch_size)
+        own = _marked(self._own.sample(batch_size - number, **kwargs), False)
+        if not number:
+            return own
+        first, last = nested.flatten(own), nested.flatten(_marked(buffer.sample(number, **kwargs), True))
         axis = 0 if kwargs.get("num_batches") is None else 1
-        joined = {name: torch.cat([one, last[name].to(one.dtype)], axis) for name, one in first.items() if name in last}
+        axes = {name: axis + ("mask" in own and name not in OF_SEQUENCES) for name in first}
+        shared = [name for name in first if name in last]
+        joined = {name: torch.cat([first[name], last[name].to(first[name].dtype)], axes[name]) for name in shared}
         return nested.unflatten(joined)
 
     def update(self, info: Mapping[str, Any]) -> None:
@@ -174,9 +185,16 @@ class MixedBuffer:
         if self._own is None:
             buffer.update(info)
             return
-        first = len(info["priority"]) - self._demonstrations.number(len(info["priority"]))
+        first = len(info["priority"]) - self._number
         self._own.update({name: value[:first] for name, value in info.items()})
-        buffer.update({name: value[first:] for name, value in info.items()})
+        if self._number:
+            buffer.update({name: value[first:] for name, value in info.items()})
+
+
+def _marked(batch: dict[str, Any], is_expert: bool) -> dict[str, Any]:
+    """Return a minibatch with ``is_expert``, for each transition or each sequence."""
+    each = batch["terminated"][..., 0, :] if "mask" in batch else batch["terminated"]
+    return batch | {"is_expert": torch.full_like(each, is_expert, dtype=torch.bool)}
 
 
 def demonstrations_of(datamodule: Any, dataset: Dataset) -> Demonstrations:
@@ -187,13 +205,14 @@ def demonstrations_of(datamodule: Any, dataset: Dataset) -> Demonstrations:
     """
     policy, use = datamodule._policy, datamodule._policy.demonstrations
     allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
-    require(not policy.learns_from_sequences and use != "refused", "demonstrations", allowed, "a data set")
+    is_used = use == "needed" or (use != "refused" and not policy.learns_from_sequences)
+    require(is_used, "demonstrations", allowed, "a data set")
     config, needs_env = policy.config.other.replay_buffer, datamodule.buffer.needs_env
     require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", config.type)
     dataset.check(datamodule.single_observation_space, datamodule.single_action_space)
     seed, share = datamodule._seeds().of("demonstrations"), datamodule.demonstration_share
     arguments = (config, seed, policy.action_start, datamodule._replaces_rewards, policy.dataset_columns)
-    found = Demonstrations(dataset, share, *arguments)
+    found = Demonstrations(dataset, share, *arguments, policy.rounds_share_at_random)
     found.buffer.budget = datamodule.max_env_step
     batch_size = policy.batch_size
     found.number(batch_size)

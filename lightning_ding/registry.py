@@ -157,11 +157,18 @@ def import_modules(names: Iterable[str]) -> None:
 
 ENV_REGISTRY: Registry[Any] = Registry("env")
 """Envs with DI-engine's interface; see ``lightning_ding.di_engine.base_env``."""
-POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
+POLICY_REGISTRY: Registry[Any] = Registry(
+    "policy",
+    home="lightning_ding.policy",
+    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo") | {"happo": "teams.happo"},
+)
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
     home="lightning_ding.model",
-    modules={"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
+    modules={
+        **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
+        **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
+    },
 )
 ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",

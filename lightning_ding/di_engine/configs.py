@@ -18,6 +18,7 @@ from easydict import EasyDict
 from lightning_ding.config import deep_merge, nearest, require
 from lightning_ding.di_engine.defaults import DEFAULTS
 from lightning_ding.di_engine.ding_finder import names_of_ding
+from lightning_ding.di_engine.team_keys import OF_TEAMS
 
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
@@ -28,10 +29,11 @@ ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
 ROLES = {"collector": "sample", "evaluator": "interaction", "replay_buffer": "advanced"}
 """The types of workers that ``create_config`` need not name."""
 _PARALLEL = "describe a distributed run in a YAML file for `lightning-ding parallel`"
-_REWARD = "there are no such reward models and no world models here; put a reward of your own into an env wrapper"
+_REWARD = "there are no world models here; put a reward of your own into an env wrapper"
+NOVELTY = ("rnd_reward_model", "episodic_reward_model")
+"""Sections of NGU's networks of novelty, which are those of its policy here."""
 REFUSED = {
-    "rnd_reward_model": _REWARD,
-    "episodic_reward_model": _REWARD,
+    **dict.fromkeys(NOVELTY, "only ngu has them"),
     "world_model": _REWARD,
     "imagination_buffer": _REWARD,
     "learner": _PARALLEL,
@@ -79,10 +81,20 @@ def read_pair(source: Any) -> tuple[Config, Config]:
     if len(source) != 2:
         parts = "three parts belong to a distributed run: " + _PARALLEL if len(source) == 3 else "two parts are needed"
         raise ValueError(f"input_cfg must be (main_config, create_config), got {len(source)} configs; {parts}")
-    main, create = (plain(one) for one in source)
+    main, create = _with_novelty(*(plain(one) for one in source))
     _check_sections(main, "main_config", MAIN_KEYS, ("env", "policy"))
     _check_sections(create, "create_config", CREATE_KEYS, ("policy",))
     return main, create
+
+
+def _with_novelty(main: Config, create: Config) -> tuple[Config, Config]:
+    """Return a pair in which the sections of NGU's novelty are a part of the section of its policy."""
+    sections = [one.get("policy", {}) for one in (main, create)]
+    if not any(isinstance(one, Mapping) and str(one.get("type")).startswith("ngu") for one in sections):
+        return main, create
+    given = [name for name in NOVELTY if name in main or name in create]
+    moved = {name: {**create.pop(name, {}), **main.pop(name, {})} for name in given}
+    return {**main, "policy": {**main.get("policy", {}), **moved}}, create
 
 
 def read_triple(path: str | Path) -> tuple[Any, ...]:
@@ -216,7 +228,7 @@ OLDER_NAMES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 
 
 def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
-    """Return the type of the policy without ``_command``.
+    """Return the type of the policy without ``_command``; with ``multi_agent`` that of a team.
 
     Raises:
         ValueError: If ``create_config`` has none.
@@ -225,7 +237,8 @@ def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
     kind = OLDER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str):
         raise ValueError(f"create_config.policy.type must be the name of a policy, got {kind!r}")
-    return kind.removesuffix("_command")
+    kind = kind.removesuffix("_command")
+    return OF_TEAMS.get(kind, kind) if main["policy"].get("multi_agent") else kind
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

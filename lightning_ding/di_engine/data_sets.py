@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lightning_ding.config import require
 from lightning_ding.di_engine.configs import Missing
 
@@ -77,6 +79,26 @@ def check_there(path: str) -> None:
             raise Missing(f"dataset must be the path of a file, got {path!r}, which does not exist", "data set")
     elif not _is_local(path.removeprefix("minari:")):
         raise Missing(f"the data set {path} is not on this machine: minari download {path}", "data set")
+
+
+def is_of_ding(path: Any) -> bool:
+    """Return whether a data set is a file in DI-engine's form, whose actions are those of its env.
+
+    Args:
+        path: Path of a file, or anything else, which is not.
+    """
+    file = Path(str(path or ""))
+    if not file.is_file() or file.suffix not in (".npz", ".hdf5", ".h5"):
+        return False
+    if file.suffix == ".npz":
+        with np.load(file) as found:
+            names = set(found)
+    else:
+        import h5py
+
+        with h5py.File(file, "r") as found:
+            names = set(found)
+    return "done" in names
 
 
 def pickle_command(path: str, saves: str = TRANSITIONS) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_ding.di_engine.team_keys import TEAM_DEFAULTS, TEAM_WITHOUT_KEY
+
 _EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
 _ENCODER = {"encoder_hidden_size_list": [128, 128, 64]}
 _HEAD = {**_ENCODER, "head_layer_num": 1}
@@ -25,6 +27,10 @@ _COPIED = {"update_per_collect": 3, "target_update_freq": 100}
 _STEPS = _COPIED | {"batch_size": 64, "learning_rate": 1e-3}
 _REPLAY = {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}}
 _Q_LEARNING = {"discount_factor": 0.97, "random_collect_size": 0, "model": _HEAD, "other": _REPLAY}
+_SEQUENCES = {
+    "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
+    "replay_buffer": {"replay_buffer_size": 10_000},
+}
 _QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -45,10 +51,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "random_collect_size": 0,
         "learn_unroll_len": 80,
         "model": _HEAD,
-        "other": {
-            "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
-            "replay_buffer": {"replay_buffer_size": 10_000},
-        },
+        "other": _SEQUENCES,
+    },
+    "r2d3": {
+        **{"priority": True, "burnin_step": 2, "learn_unroll_len": 80},
+        "model": _HEAD,
+        "other": _SEQUENCES,
+    },
+    "ngu": {
+        **{"priority": True, "random_collect_size": 0, "learn_unroll_len": 80},
+        "model": _HEAD,
+        "other": _SEQUENCES,
     },
     "r2d2_gtrxl": {
         **{"priority": True, "random_collect_size": 0, "discount_factor": 0.99},
@@ -124,6 +137,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": {"replay_buffer": {"replay_buffer_size": 1000}},
     },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
+    **TEAM_DEFAULTS,
     "cql": {"learn": {"learning_rate_policy": 3e-4, "min_q_weight": 1.0}},
     "edac": {
         "model": {"critic_head_layer_num": 1},
@@ -162,6 +176,8 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "sqn": {"learn.loss": "mse"},
     "bdq": {"learn.loss": "mse", "learn.mean_target": False},
     "dqfd": {"learn.loss": "mse", "learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "r2d3": {"learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "ngu": {"cross_mixture_ratio": 0.0},
     **{name: {"learn.optimizer.eps": 1e-8} for name in ("c51", "qrdqn", "iqn")},
     "rainbow": {"model.noise_std": 0.4, "learn.optimizer.eps": 1e-8},
     "ddpg": {"model.last_layer_init": None},
@@ -179,6 +195,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
+    **TEAM_WITHOUT_KEY,
     "cql": {"learn.update_per_collect": 1},
     "edac": {"learn.update_per_collect": 1},
     "bcq": {"learn.update_per_collect": 1, "learn.kl_weight": 0.5},

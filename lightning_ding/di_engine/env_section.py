@@ -88,6 +88,10 @@ class EnvSection:
     """D4RL's name of the data set that the name of the env implies."""
     reward_norm: str | None = None
     """D4RL's way to scale the rewards of the data set."""
+    scales_actions: bool = False
+    """Whether DI-engine's env maps actions in [-1, 1] to its bounds; its data sets have them in [-1, 1]."""
+    norm_by_data: bool = False
+    """Whether observations are normalized with the statistics of the data set."""
 
     def take(self, name: str, default: Any) -> Any:
         """Return an entry, which counts as translated."""
@@ -147,6 +151,12 @@ class EnvSection:
     def wrap(self, name: str, train_only: bool = False, **arguments: Any) -> None:
         """Add a wrapper around those so far."""
         (self.train_wrappers if train_only else self.wrappers).append(wrapper_entry(name, **arguments))
+
+    def take_previous_step(self) -> None:
+        """Add the wrapper of the previous action and reward around the others, if NGU's config asks for it."""
+        if self.take("obs_plus_prev_action_reward", False):
+            self.wrappers.append("previous_step")
+            self.translated.append("env.obs_plus_prev_action_reward True -> the wrapper previous_step")
 
     def datamodule(self) -> dict[str, Any]:
         """Return the arguments of a datamodule, without those that are empty."""

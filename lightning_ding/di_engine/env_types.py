@@ -10,6 +10,7 @@ from typing import Any
 from easydict import EasyDict
 
 from lightning_ding.config import deep_merge, require
+from lightning_ding.di_engine.data_sets import is_of_ding
 from lightning_ding.di_engine.env_manager import translate_manager
 from lightning_ding.di_engine.env_section import EnvSection, Need, plain_dicts, wrapper_entry
 from lightning_ding.di_engine.known_envs import translate_known
@@ -55,6 +56,10 @@ class TranslatedEnvs:
     """D4RL's name of the data set that the name of the env implies; empty for none."""
     reward_norm: str | None = None
     """D4RL's way to scale the rewards of the data set."""
+    scales_actions: bool = False
+    """Whether DI-engine's env maps actions in [-1, 1] to its bounds."""
+    norm_by_data: bool = False
+    """Whether observations are normalized with the statistics of a data set, if there is one."""
 
     def datamodule_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments of the datamodule that describe the envs."""
@@ -68,6 +73,19 @@ class TranslatedEnvs:
             "stop_value": self.stop_value,
             **self.datamodule,
         }
+
+    def for_data(self, path: Any) -> TranslatedEnvs:
+        """Return the same envs, with actions in [-1, 1] if those of a data set of DI-engine are.
+
+        Args:
+            path: The data set; anything else than the path of a file in DI-engine's form changes nothing.
+        """
+        if not (self.scales_actions and is_of_ding(path)):
+            return self
+        unit = wrapper_entry("gymnasium.wrappers.RescaleAction", min_action=-1.0, max_action=1.0)
+        wrappers = [*self.datamodule.get("wrappers", []), unit]
+        note = f"env.act_scale True -> the envs take actions in [-1, 1], as the data set {str(path)!r} has them"
+        return replace(self, datamodule={**self.datamodule, "wrappers": wrappers}, translated=(*self.translated, note))
 
     def with_replay(self, folder: str | None = None) -> TranslatedEnvs:
         """Return the same envs, whose evaluations write a video of each episode to a folder.
@@ -146,6 +164,8 @@ def translate_envs(
         needs=tuple(section.needs),
         dataset=section.dataset,
         reward_norm=section.reward_norm,
+        scales_actions=section.scales_actions,
+        norm_by_data=section.norm_by_data,
     )
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from lightning_ding.callbacks import InitialWeights
 from lightning_ding.config import deep_merge, require
 from lightning_ding.datamodules import save_dataset
-from lightning_ding.di_engine.configs import Config, Missing, policy_type, read_pair
+from lightning_ding.di_engine.configs import Config, Missing, policy_type, read_file, read_pair
 from lightning_ding.di_engine.data_sets import EXPERT_FILE
 from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import make_policy, train
@@ -31,6 +31,9 @@ SQIL_STEPS = 10_000
 GAIL_STEPS = 100_000
 """DI-engine's default of ``reward_model.collect_count``."""
 DQFD_STEPS = 10_000
+R2D3_SEQUENCES = 5000
+EXPERTS = {"dqfd": "dqn", "r2d2_collect_traj": "r2d2", "offppo_collect_traj": "ppo_offpolicy"}
+"""The policy that acts as an expert of each type of DI-engine."""
 Pair = tuple[Config, Config]
 
 
@@ -144,6 +147,68 @@ def dqfd_run(
     steps = _of(pair, "policy", "learn", "expert_replay_buffer_size", default=DQFD_STEPS)
     pair = _with_expert(pair, expert_cfg, steps, seed, env_setting, expert_model)
     return translate(pair, seed, env_setting, max_train_iter, max_env_step)
+
+
+def serial_pipeline_r2d3(
+    input_cfg: Any,
+    expert_cfg: Any = None,
+    seed: int = 0,
+    env_setting: Sequence[Any] | None = None,
+    model: nn.Module | None = None,
+    expert_model: nn.Module | None = None,
+    max_train_iter: int = UNLIMITED,
+    max_env_step: int = UNLIMITED,
+) -> Policy[Any]:
+    """Train R2D3, with demonstrations of an expert: ``policy.learn.expert_replay_buffer_size`` sequences of its config.
+
+    The arguments are those of :func:`serial_pipeline_sqil`; the checkpoint is ``policy.collect.model_path`` of the
+    expert's config.
+
+    Raises:
+        ValueError: If a key or value has no counterpart here, or the policy is not R2D3.
+        Missing: If there is neither a data set nor a checkpoint of the expert.
+    """
+    run = r2d3_run(input_cfg, expert_cfg, seed, env_setting, expert_model, max_train_iter, max_env_step)
+    return train(run, model)
+
+
+def r2d3_run(
+    input_cfg: Any,
+    expert_cfg: Any,
+    seed: int,
+    env_setting: Sequence[Any] | None,
+    expert_model: nn.Module | None,
+    max_train_iter: int,
+    max_env_step: int,
+) -> Run:
+    """Return the run of :func:`serial_pipeline_r2d3`, after its expert has played."""
+    pair = read_pair(input_cfg)
+    kind = policy_type(*pair)
+    require(kind == "r2d3", "create_config.policy.type", "'r2d3'", kind)
+    if expert_cfg is not None:
+        expert: Any = read_expert(expert_cfg)
+        sequences = _of(expert, "policy", "learn", "expert_replay_buffer_size", default=R2D3_SEQUENCES)
+        steps = sequences * _of(expert, "policy", "collect", "unroll_len", default=1)
+        path = _of(pair, "policy", "collect", "model_path", default=None)
+        path = _of(expert, "policy", "collect", "model_path", default=path)
+        pair = deep_merge(pair[0], {"policy": {"collect": {"model_path": path}}}), pair[1]
+        pair = _with_expert(pair, expert, steps, seed, env_setting, expert_model)
+    return translate(pair, seed, env_setting, max_train_iter, max_env_step)
+
+
+def read_expert(source: Any) -> Pair:
+    """Return the pair of an expert; a file of R2D3 may have it as ``expert_main_config`` and ``expert_create_config``.
+
+    Raises:
+        ValueError: If the file or the pair lacks one of them.
+    """
+    if not isinstance(source, (str, Path)):
+        return read_pair(source)
+    names = ("expert_main_config", "expert_create_config")
+    has_both = (
+        all(name in Path(source).read_text(errors="replace") for name in names) if Path(source).is_file() else False
+    )
+    return read_pair(read_file(source, names) if has_both else source)
 
 
 def serial_pipeline_gail(
@@ -266,9 +331,14 @@ def _with_expert(
 def _expert_run(expert_cfg: Any, seed: int, env_setting: Sequence[Any] | None) -> Run:
     """Return the run of an expert; that of DQfD is a DQN, which needs no demonstrations."""
     main, create = copy.deepcopy(read_pair(expert_cfg))
-    if policy_type(main, create) == "dqfd":
+    kind = policy_type(main, create)
+    if kind in EXPERTS:
         main["policy"].pop("type", None)
-        create["policy"]["type"] = "dqn"
+        create["policy"]["type"] = EXPERTS[kind]
+        main["policy"].get("learn", {}).pop("expert_replay_buffer_size", None)
+    if kind.endswith("_collect_traj"):  # it does not learn, so its config does not say how much it collects
+        main["policy"].setdefault("collect", {}).setdefault("n_sample", 1)
+        main["policy"]["collect"].pop("unroll_len", None)
     return translate((main, create), seed, env_setting)
 
 

@@ -18,10 +18,12 @@ from lightning_ding.di_engine.q_learning_keys import (
     FQF,
     IQN,
     KAPPA,
+    NGU,
     NOISY_DQN,
     Q_LEARNING,
     R2D2,
     R2D2_GTRXL,
+    R2D3,
     SQN,
 )
 from lightning_ding.di_engine.shared_keys import (
@@ -44,6 +46,7 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
+from lightning_ding.di_engine.team_keys import happo_keys, mappo_keys
 from lightning_ding.registry import POLICY_REGISTRY
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
@@ -373,6 +376,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "fqf": FQF,
     "r2d2": R2D2,
     "r2d2_gtrxl": R2D2_GTRXL,
+    "r2d3": R2D3,
+    "ngu": NGU,
     "dqfd": DQFD,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "d4pg": _D4PG,
@@ -387,6 +392,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "impala": _IMPALA,
     "acer": _ACER,
     "pg": _PG,
+    "mappo": mappo_keys(_PPO),
+    "happo": happo_keys(_PPO),
     "cql": cql_keys(_SAC),
     "edac": edac_keys(_SAC),
     "bcq": BCQ,
@@ -418,6 +425,8 @@ HOME_OF_GAMMA = {
     "fqf": "discount_factor",
     "r2d2": "discount_factor",
     "r2d2_gtrxl": "discount_factor",
+    "r2d3": "discount_factor",
+    "ngu": "discount_factor",
     "dqfd": "discount_factor",
     "ddpg": "learn.discount_factor",
     "d4pg": "learn.discount_factor",
@@ -432,6 +441,7 @@ HOME_OF_GAMMA = {
     "acer": "learn.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
+    **dict.fromkeys(("mappo", "happo"), "collect.discount_factor"),
     "cql": "learn.discount_factor",
     "edac": "learn.discount_factor",
     "bcq": "learn.discount_factor",

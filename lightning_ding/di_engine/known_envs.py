@@ -59,6 +59,10 @@ def translate_known(section: EnvSection, kind: Any, modules: Sequence[str]) -> N
         other_envs.use_other(section, kind)
     else:
         found(section)
+    norm = section.left.get("norm_obs") or {}
+    if norm.get("use_norm") and (norm.get("offline_stats") or {}).get("use_offline_stats"):
+        section.take("norm_obs", None)
+        section.norm_by_data = True
     for name in sorted(section.left):
         hint = nearest(name, section.known - {"type", "import_names", "manager", "cfg_type"})
         hint = f"; {hint}" if hint.startswith("did") else ""
@@ -78,13 +82,8 @@ def _take_gifs(section: EnvSection) -> None:
         section.warnings.append("env.save_replay_gif has no effect: `eval` with replay_path writes videos as MP4")
 
 
-def _refuse_previous_action(section: EnvSection) -> None:
-    wanted = section.take("obs_plus_prev_action_reward", False)
-    require(not wanted, "env.obs_plus_prev_action_reward", "False, because only NGU needs it", wanted)
-
-
 def _cartpole(section: EnvSection) -> None:
-    _refuse_previous_action(section)
+    section.take_previous_step()
     section.use_fixed_id("cartpole", "CartPole-v0", "CartPole-v1", max_episode_steps=200)
     section.translated.append("env.type 'cartpole' (CartPole-v0) -> CartPole-v1 with episodes of at most 200 steps")
 
@@ -113,6 +112,7 @@ def _take_act_scale(section: EnvSection, by_policy: bool = True) -> bool:
     """Return whether actions are scaled from [-1, 1] to the bounds of the env, which policies do themselves."""
     scales = bool(section.take("act_scale", False))
     if scales and by_policy:
+        section.scales_actions = True
         section.translated.append(
             "env.act_scale True -> policies map their actions from [-1, 1] to the bounds of the env"
         )
@@ -121,7 +121,7 @@ def _take_act_scale(section: EnvSection, by_policy: bool = True) -> bool:
 
 def _lunarlander(section: EnvSection) -> None:
     section.need("Box2D", BOX2D)
-    _refuse_previous_action(section)
+    section.take_previous_step()
     section.use_id(default="LunarLander-v2")
     _take_act_scale(section)  # the bounds are -1 and 1
     section.drop("action_clip", WITHIN)
@@ -214,7 +214,7 @@ def _take_norm(section: EnvSection, name: str) -> None:
 
 def _atari(section: EnvSection) -> None:
     section.need("ale_py", "pip install 'lightning_ding[atari]'")
-    _refuse_previous_action(section)
+    section.take_previous_step()
     given = section.take_id(example="PongNoFrameskip-v4")
     game, repeats = _atari_game(section, given)
     stack = section.take("frame_stack", 4)

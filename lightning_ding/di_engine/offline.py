@@ -143,6 +143,7 @@ def data_set_run(
     else:
         path = data_of_d4rl(envs.dataset)
         notes.translated.append(f"env.env_id {envs.dataset!r} -> the data set {path!r}")
+    envs = envs.for_data(path)
     eval_freq, passes = config.eval.evaluator.eval_freq, keys.get("learn.train_epoch")
     if passes is not None or envs.reward_norm:
         check_there(path)
@@ -152,9 +153,12 @@ def data_set_run(
         eval_freq = math.ceil(eval_freq / updates) * updates
         described["policy_config"] = deep_merge(described["policy_config"], nested({EVAL_FREQ: eval_freq}))
     data = {"max_train_iter": limit(max_train_iter), "seed": seed}
-    rewards = reward_scale(envs.reward_norm, path, notes) if envs.reward_norm else {}
+    more = reward_scale(envs.reward_norm, path, notes) if envs.reward_norm else {}
+    if envs.norm_by_data:
+        notes.translated.append("env.norm_obs -> norm_obs, with the statistics of the data set, also in evaluations")
+        more["norm_obs"] = True
     run = make_run(described, cfg, given, envs, data, Times.of(keys, eval_freq, 1), notes)
-    return dataclasses.replace(run, data=_of_evaluations(run.data, path) | rewards)
+    return dataclasses.replace(run, data=_of_evaluations(run.data, path) | more)
 
 
 def reward_scale(kind: Any, path: str, notes: Notes) -> Config:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.data_sets import HANDS, env_of_d4rl
-from lightning_ding.di_engine.env_section import EnvSection, Need, current_id
+from lightning_ding.di_engine.env_section import EnvSection, Need
 
 MAKERS = "lightning_ding.di_engine.env_makers"
 OWN_FUNCTION = "make it in a function of your own, and pass that as env_setting"
@@ -23,9 +24,10 @@ def _minigrid(section: EnvSection) -> None:
     section.need("minigrid", "pip install 'lightning_ding[minigrid]'")
     if re.search("AKTDT|NoisyTV", env_id):
         section.needs.append(Need("", f"the env {env_id!r} does not run here: it is a part of dizoo; {OWN_FUNCTION}"))
-    for name in ("onehot_obs", "move_bonus", "obs_plus_prev_action_reward"):
+    for name in ("onehot_obs", "move_bonus"):
         found = section.take(name, False)
         require(not found, f"env.{name}", "False: there is no such wrapper here", found)
+    section.take_previous_step()
     options = {"flat": bool(section.take("flat_obs", True)), "full": bool(section.take("full_obs", False))}
     steps = section.take("max_step", None)
     section.use(f"{MAKERS}.make_minigrid", name=env_id, **options, **({"max_episode_steps": steps} if steps else {}))
@@ -126,6 +128,48 @@ def _d4rl(section: EnvSection) -> None:
     section.take("norm_reward", None)  # of evaluations, which DI-engine leaves as they are
 
 
+def _petting_zoo(section: EnvSection) -> None:
+    section.need("mpe2", "pip install mpe2")
+    given = section.take_id("simple_spread_v2", "simple_spread_v2")
+    require(given.startswith("simple_spread"), "env.env_id", "'simple_spread_v2' with env.type 'petting_zoo'", given)
+    section.take("env_family", "mpe")
+    number = section.take("n_agent", 3)
+    landmarks = section.take("n_landmark", number)
+    require(landmarks == number, "env.n_landmark", f"{number}, as env.n_agent, which the game has", landmarks)
+    kwargs = {"n_agent": number, "max_cycles": section.take("max_cycles", 25)}
+    kwargs |= {name: True for name in ("continuous_actions", "agent_obs_only") if section.take(name, False)}
+    section.use("lightning_ding.di_engine.team_envs.SimpleSpread", **kwargs)
+    section.translated.append(f"env.env_id {given!r} -> simple_spread_v3 of the package mpe2, with {kwargs}")
+    section.drop("agent_specific_global_state", "networks see what an agent sees beside the global state themselves")
+    section.drop("act_scale", "policies map their actions from [-1, 1] to the bounds of the env")
+
+
+def _mujoco_multi(section: EnvSection) -> None:
+    given = section.take("scenario", None)
+    known = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "Reacher", "Swimmer", "Walker2d")
+    robot = str(given).partition("-")[0]
+    allowed = f"the id of one of {', '.join(known)}, such as 'Ant-v2', or 'coupled_half_cheetah'"
+    is_coupled = robot == "coupled_half_cheetah"
+    require(robot in known or is_coupled, "env.scenario", allowed, given)
+    section.need("gymnasium_robotics", "pip install gymnasium-robotics 'lightning_ding[mujoco]'")
+    kwargs: dict[str, Any] = {"scenario": "CoupledHalfCheetah" if is_coupled else robot}
+    nearest = section.take("agent_obsk", None)
+    require(
+        isinstance(nearest, int), "env.agent_obsk", "an int >= 0 with mamujoco_v1, where None is one agent", nearest
+    )
+    kwargs |= {"agent_conf": section.take("agent_conf", None), "agent_obsk": nearest}
+    limit = section.take("episode_limit", 1000)
+    kwargs |= {} if is_coupled else {"max_episode_steps": limit}
+    require(not is_coupled or limit == 1000, "env.episode_limit", "1000, the limit of CoupledHalfCheetah", limit)
+    shared = {"team_reward": "mean", "individual_rewards": False}  # each agent gets the reward of the robot
+    section.use("pettingzoo:gymnasium_robotics.envs.multiagent_mujoco.mamujoco_v1", **shared, **kwargs)
+    section.translated.append(f"env.scenario {given!r} -> mamujoco_v1 of the package gymnasium-robotics, with {kwargs}")
+    section.drop("add_agent_id", "networks know the agents by model.agent_id")
+    for name in ("agent_obsk_agents", "obs_add_global_pos", "k_categories", "global_categories"):
+        found = section.take(name, None)
+        require(not found, f"env.{name}", "left out: mamujoco_v1 has other arguments for it", found)
+
+
 ENV_TYPES: dict[str, Callable[[EnvSection], None]] = {
     "bitflip": _bitflip,
     "bsuite": _bsuite,
@@ -133,6 +177,8 @@ ENV_TYPES: dict[str, Callable[[EnvSection], None]] = {
     "dmc2gym": _dmc2gym,
     "gym_hybrid": _gym_hybrid,
     "minigrid": _minigrid,
+    "mujoco_multi": _mujoco_multi,
+    "petting_zoo": _petting_zoo,
     "pomdp": _pomdp,
     "procgen": _procgen,
 }
@@ -145,13 +191,9 @@ SEVERAL_AGENTS = (
     "ising_model",
     "ising_model_env",
     "ising",
-    "mujoco_multi",
     "overcooked",
     "overcooked_game",
-    "petting_zoo",
-    "petting_zoo_pistonball",
     "slime_volley",
-    "smac",
 )
 """Env types with several agents."""
 NOT_HERE: dict[str, str] = {
@@ -166,6 +208,8 @@ NOT_HERE: dict[str, str] = {
     "stocks-v0": "it is a part of dizoo, on the package gym-anytrading",
     "tabmwp": "it asks the service of OpenAI for each step",
     "metadrive": "the package metadrive-simulator has no wheel for current Pythons",
+    "petting_zoo_pistonball": "its agents see images, for which the networks of teams have no encoder",
+    "smac": "the package smac is not on PyPI, and needs StarCraft II",
     "nethack": "the package nle is made for gym",
     "cityflow": "the package cityflow is not on PyPI",
     "sokoban": "the package gym-sokoban is made for gym",
@@ -180,11 +224,11 @@ def use_other(section: EnvSection, kind: str) -> None:
         ValueError: If the env has several agents.
     """
     if kind in SEVERAL_AGENTS:
-        game = current_id(str(section.take("env_id", kind.replace("petting_zoo_pistonball", "pistonball_v6"))))
+        game = str(section.take("env_id", kind))
         raise ValueError(
-            f"env.type must be of a single agent, got the game of several agents {game!r}: DI-engine's policies for "
-            "these games are not available here; lightning_ding.envs.PettingZooVectorEnv and the battle collectors run "
-            "games of several players"
+            f"env.type must be of a single agent or of a team, got the game of several agents {game!r}, which is not "
+            "here; a parallel env of PettingZoo is the env of a team, and lightning_ding.envs.PettingZooVectorEnv and "
+            "the battle collectors run games of several players"
         )
     text = f"the env {kind!r} does not run here: {NOT_HERE[kind]}; {OWN_FUNCTION}"
     section.needs.append(Need("", text))

@@ -22,6 +22,7 @@ from lightning_ding.di_engine.policies.collate import (
     single_env_forward_wrapper,
 )
 from lightning_ding.di_engine.policy_section import CLASSES, FAMILIES, default_section, translated
+from lightning_ding.di_engine.utils import global_generator
 from lightning_ding.policy import CommandModePolicy, Policy
 
 COMMAND = "CommandModePolicy"
@@ -67,6 +68,10 @@ def _in_form(name: str, base: Any) -> Any:
 
     class InForm(base):  # type: ignore[misc]
         ding_type = CLASSES[name]
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.rng = global_generator()  # which a Trainer replaces by the one of its run
 
         @classmethod
         def default_config(cls) -> EasyDict:

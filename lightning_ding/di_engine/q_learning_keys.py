@@ -243,18 +243,65 @@ def _all_demonstrations(value: Any, cfg: Cfg) -> Ours:
     return {}
 
 
-DQFD: dict[str, Key] = {
-    **DQN,
+_WITH_EXPERT: dict[str, Key] = {
     **same("learn.margin_function", "learn.per_train_iter_k"),
     **{f"learn.lambda{number}": to(f"learn.lambda{number}", convert=float) for number in (1, 2)},
     "learn.lambda3": to("learn.optimizer.weight_decay", convert=float),  # of AdamW in DI-engine
-    "priority": _PRIORITY,
-    "priority_IS_weight": _IS_WEIGHT,
     "learn.expert_replay_buffer_size": Key(_all_demonstrations, why="all transitions of the data set are used"),
     "collect.pho": replaced("demonstration_share of the datamodule"),
     "collect.data_path": replaced("demonstrations of the datamodule"),
     "collect.model_path": replaced("collect.data_path, a data set that a trained policy has collected"),
 }
+DQFD: dict[str, Key] = {**DQN, **_WITH_EXPERT, "priority": _PRIORITY, "priority_IS_weight": _IS_WEIGHT}
+R2D3: dict[str, Key] = {
+    **R2D2,
+    **_WITH_EXPERT,
+    "learn.lambda_one_step_td": to("learn.lambda_one_step_td", convert=float),
+}
+
+# ---------------------------------------------------------------------------------------------------- NGU
+
+_OF_SPACES = "the env says which shapes there are, with the previous action and reward"
+_SHARED = "the networks of the novelty learn from the minibatches of the policy"
+_SCALE = "rewards of the env keep their scale; the wrapper scale_reward changes it"
+
+
+def _widths_in_dict(value: Any, cfg: Cfg) -> Ours:
+    """Return the widths of an encoder of observations with the previous action and reward."""
+    found = _recurrent_widths(value, cfg)
+    if not is_image(cfg):
+        return found
+    found["model.encoder_kwargs.channels"] = list(value[:-1])
+    found["model.encoder_kwargs.feature_size"] = value[-1]
+    return found | {"model.encoder_hidden_size_list": [value[-1]]}
+
+
+def _novelty(section: str) -> dict[str, Key]:
+    """Return the keys of one of the sections of NGU's novelty."""
+    names = ("batch_size", "update_per_collect", "clear_buffer_per_iters", "only_use_last_five_frames_for_icm_rnd")
+    found: dict[str, Key] = {name: replaced(_SHARED) for name in names}
+    found |= dict.fromkeys(("obs_shape", "action_shape"), replaced(_OF_SPACES))
+    found |= {"nstep": replaced("policy.nstep"), "type": replaced("the networks of the novelty are those of ngu")}
+    found |= dict.fromkeys(("last_nonzero_reward_rescale", "last_nonzero_reward_weight"), replaced(_SCALE))
+    found["intrinsic_reward_type"] = only("add", why="the intrinsic reward is added to that of the env")
+    found["learning_rate"] = to("learn.learning_rate_novelty")
+    found["hidden_size_list"] = Key(
+        lambda value, cfg: {} if is_image(cfg) else {"model.novelty_hidden_size_list": list(value)}
+    )
+    return {f"{section}.{name}": key for name, key in found.items()}
+
+
+NGU: dict[str, Key] = {
+    **{path: key for path, key in R2D2.items() if path != "model.res_link"},
+    **_novelty("rnd_reward_model"),
+    **_novelty("episodic_reward_model"),
+    "model.obs_shape": replaced(_OF_SPACES),
+    "model.encoder_hidden_size_list": Key(_widths_in_dict),
+    # with 1, its default, its policy divides by 0
+    "model.collector_env_num": Key(lambda value, _: {} if value == 1 else {"model.num_policies": value}),
+}
+
+# ---------------------------------------------------------------------------------------------------- demonstrations
 
 
 EXPERT = (
@@ -263,14 +310,18 @@ EXPERT = (
 )
 
 
-def demonstrations_of(cfg: Cfg) -> Ours:
-    """Return the arguments of the datamodule for the demonstrations of DQfD.
+def demonstrations_of(cfg: Cfg, name: str = "dqfd") -> Ours:
+    """Return the arguments of the datamodule for the demonstrations of DQfD or R2D3.
+
+    Args:
+        cfg: Keys and values of the policy.
+        name: The policy.
 
     Raises:
         ValueError: If the data set has a form that is not read.
         Missing: If the config names no data set, or it is not on this machine.
     """
-    path = find_data_set("policy.collect.data_path", cfg.get("collect.data_path"), EXPERT.format(name="dqfd"))
+    path = find_data_set("policy.collect.data_path", cfg.get("collect.data_path"), EXPERT.format(name=name))
     return {"demonstrations": path, "demonstration_share": float(cfg.get("collect.pho", 0.5))}
 
 

@@ -22,7 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.di_engine.check import check, config_files, table
 from lightning_ding.di_engine.configs import entry_of, read_pair
 from lightning_ding.di_engine.convert import to_recipe, to_yaml
-from lightning_ding.di_engine.imitation import dqfd_run, gail_run, sqil_run, with_data, with_reward_model
+from lightning_ding.di_engine.imitation import dqfd_run, gail_run, r2d3_run, sqil_run, with_data, with_reward_model
 from lightning_ding.di_engine.run import UNLIMITED, Run
 from lightning_ding.di_engine.serial import eval as evaluate, train
 from lightning_ding.di_engine.translate import REWARDS_OF_ENTRIES, translate
@@ -32,7 +32,19 @@ from lightning_ding.utils.protocols import return_text
 RANKED = tuple(name for name, kind in REWARDS_OF_ENTRIES.items() if kind == "trex")
 """Entries that learn from ranked trajectories."""
 SHORT_MODES = (
-    *("onpolicy", "onpolicy_ppg", "offline", "bc", "sqil", "dqfd", "gail", "guided_cost"),
+    *(
+        "onpolicy",
+        "onpolicy_ppg",
+        "offline",
+        "bc",
+        "sqil",
+        "dqfd",
+        "r2d3",
+        "ngu",
+        "reward_model_ngu",
+        "gail",
+        "guided_cost",
+    ),
     *("reward_model_onpolicy", "reward_model_offpolicy", *RANKED),
 )
 MODES = ("serial", *SHORT_MODES, *(f"serial_{name}" for name in SHORT_MODES), "serial_reward_model", "eval")
@@ -56,7 +68,7 @@ def _parser(command: str) -> CommandParser:
         parser.add_argument("-c", "--config", help="config file of DI-engine")
         parser.add_argument("--check", nargs="+", metavar="PATH", help="translate files and folders; train nothing")
         parser.add_argument("-m", "--mode", choices=MODES, help="the entry; by default the one of the file or policy")
-        parser.add_argument("--expert-config", help="config file of the expert of sqil, dqfd and gail")
+        parser.add_argument("--expert-config", help="config file of the expert of sqil, dqfd, r2d3 and gail")
         parser.add_argument("--data-path", help="data set of offline and of the modes with an expert")
         parser.add_argument("--load-path", help="checkpoint that eval loads")
         parser.add_argument("--replay-path", help="folder for the videos of eval")
@@ -103,8 +115,8 @@ def _check_mode(run: Run, mode: str | None) -> None:
     """Check that the policy of a run is one that the mode trains."""
     is_offline = run.policy_class.trains_on == "dataset"
     own = ("onpolicy",) if run.on_policy else ("offline", "serial") if is_offline else ("serial",)
-    of_policy = {"bc": "bc", "ppg": "onpolicy_ppg"}.get(run.family)
-    known = (*own, of_policy, *EXPERTS)
+    of_policy = {"bc": "bc", "ppg": "onpolicy_ppg", "ngu": "ngu"}.get(run.family)
+    known = (*own, of_policy, *EXPERTS, *(["reward_model_ngu"] if run.family == "ngu" else []))
     if _entry(mode) in ("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost", *RANKED):
         with_reward_model(run, str(mode).endswith(("_onpolicy", "guided_cost")))
         return
@@ -112,7 +124,7 @@ def _check_mode(run: Run, mode: str | None) -> None:
     require(_entry(mode) in (None, *known), "--mode", f"{name!r} for {run.policy}", mode)
 
 
-EXPERTS = ("sqil", "dqfd", "gail")
+EXPERTS = ("sqil", "dqfd", "r2d3", "gail")
 """Entries that learn from an expert."""
 
 
@@ -136,7 +148,8 @@ def _run(source: Any, options: argparse.Namespace, seed: int, entry: str | None)
     elif entry == "gail":
         run = gail_run(source, expert, seed, *limits)
     else:
-        run = (sqil_run if entry == "sqil" else dqfd_run)(source, expert, seed, None, None, *limits)
+        play = {"sqil": sqil_run, "dqfd": dqfd_run, "r2d3": r2d3_run}[str(entry)]
+        run = play(source, expert, seed, None, None, *limits)
     return run if options.exp_name is None else dataclasses.replace(run, exp_name=options.exp_name)
 
 

@@ -143,7 +143,7 @@ def same(*names: str) -> dict[str, Key]:
 
 
 EVAL_FREQ = "eval.evaluator.eval_freq"
-ON_POLICY = ("a2c", "ppg", "ppo", "pg")
+ON_POLICY = ("a2c", "ppg", "ppo", "pg", "mappo", "happo")
 """Policies that learn from rollouts."""
 
 
@@ -156,9 +156,12 @@ def per_round(cfg: Cfg, family: str) -> tuple[int, int]:
         updates = int(cfg.get("learn.update_per_collect", 1))
         return updates, updates
     rows, size = cfg.get("collect.n_sample") or 1, cfg.get("learn.batch_size", 64)
-    passes = cfg.get("learn.epoch_per_collect", 10) if family == "ppo" else 1
+    passes = cfg.get("learn.epoch_per_collect", 10) if family in ("ppo", "mappo", "happo") else 1
     if family == "ppg":
         passes = cfg.get("learn.actor_epoch_per_collect", 1) + cfg.get("learn.aux_train_epoch", 6)
+    if family == "happo":  # in DI-engine an agent's critic learns with its actor, here that of all after the actors
+        agents = int(cfg.get("model.agent_num") or 1)
+        return agents * passes * math.ceil(rows / size), (agents + 1) * passes * max(1, round(rows / size))
     return 1 if family in ("a2c", "ppg") else passes * math.ceil(rows / size), passes * max(1, round(rows / size))
 
 

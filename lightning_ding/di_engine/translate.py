@@ -45,8 +45,23 @@ from lightning_ding.di_engine.shared_keys import (
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
+WITHOUT_N_SAMPLE = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd", "ddpg", "td3", "pdqn")
+"""Families whose configs in DI-engine have no default of ``collect.n_sample``, besides those on-policy."""
 ENTRIES = (
-    *("serial", "onpolicy", "onpolicy_ppg", "offline", "dt", "bc", "sqil", "dqfd", "gail"),
+    *(
+        "serial",
+        "onpolicy",
+        "onpolicy_ppg",
+        "offline",
+        "dt",
+        "bc",
+        "sqil",
+        "dqfd",
+        "r2d3",
+        "ngu",
+        "reward_model_ngu",
+        "gail",
+    ),
     *("reward_model_onpolicy", "reward_model_offpolicy", "guided_cost"),
     *("preference_based_irl", "preference_based_irl_onpolicy", "trex", "trex_onpolicy"),
     *("reward_model_trex", "reward_model_trex_onpolicy"),
@@ -170,9 +185,15 @@ def _run(
     cfg = {**cfg, "seed": main.get("seed", data["seed"])}
     if is_offline:
         return data_set_run(described, cfg, given, envs, data["seed"], max_train_iter, notes)
-    demonstrations = demonstrations_of(keys) if family == "dqfd" else {}
+    demonstrations = demonstrations_of(keys, family) if family in ("dqfd", "r2d3") else {}
     if is_sqil:
         demonstrations = _steps_of_expert(expert, notes)
+    for path in (demonstrations.get("demonstrations"), config.get("reward_model", {}).get("data_path")):
+        envs = envs.for_data(path)
+    if envs.norm_by_data:
+        notes.warnings.append(
+            "env.norm_obs has no effect: its offline_stats are those of a data set, and there is none"
+        )
     data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
     return make_run(described, cfg, given, envs, data, times, notes)
 
@@ -312,8 +333,7 @@ def _check_amount(keys: Config, family: str) -> None:
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    needs = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "dqfd", "ddpg", "td3", "pdqn", *ON_POLICY)
-    has_default = family not in needs
+    has_default = family not in (*WITHOUT_N_SAMPLE, *ON_POLICY)
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

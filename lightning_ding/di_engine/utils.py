@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 def set_pkg_seed(seed: int, use_cuda: bool = True) -> None:
-    """Seed Python's, NumPy's and torch's random numbers.
+    """Seed Python's, NumPy's and torch's random numbers, also those of policies and buffers in DI-engine's form.
 
     Args:
         seed: The seed, from 0 to 2**32 - 1.
@@ -74,6 +74,11 @@ def set_pkg_seed(seed: int, use_cuda: bool = True) -> None:
     for generator in (random, np.random):
         generator.seed(seed)
     torch.manual_seed(seed)
+
+
+def global_generator() -> np.random.Generator:
+    """Return a generator that draws from NumPy's global random numbers, as everything in DI-engine does."""
+    return np.random.Generator(np.random.mtrand.get_bit_generator())
 
 
 def deep_merge_dicts(original: Mapping[str, Any] | None, new_dict: Mapping[str, Any] | None) -> EasyDict:

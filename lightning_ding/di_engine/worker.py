@@ -20,6 +20,7 @@ from easydict import EasyDict
 from lightning_ding import nested, worker as ours
 from lightning_ding.config import deep_merge, require
 from lightning_ding.di_engine.env_managers import BaseEnvManager
+from lightning_ding.di_engine.utils import global_generator
 from lightning_ding.utils.attributes import policy_of
 from lightning_ding.utils.foreign import attach
 from lightning_ding.utils.modes import CollectMode
@@ -260,6 +261,7 @@ class _Samples(_Mixin):  # type: ignore[misc]
 
     def __init__(self, cfg: Any = None, *args: Any, **kwargs: Any) -> None:
         self._options = {}
+        kwargs.setdefault("seed", global_generator())
         super().__init__(section_of(type(self), cfg, RENAMED), *args, **kwargs)
 
     def push(self, data: Any, cur_collector_envstep: int = -1) -> None:

@@ -7,10 +7,14 @@ from lightning_ding.utils.foreign import attach
 if TYPE_CHECKING:
     from lightning_ding.entry.parallel import parallel_pipeline as parallel_pipeline
 
-_SERIAL = ("eval", "serial_pipeline", *(f"serial_pipeline_{name}" for name in ("offline", "onpolicy", "onpolicy_ppg")))
+_SERIAL = (
+    "eval",
+    "serial_pipeline",
+    *(f"serial_pipeline_{name}" for name in ("ngu", "offline", "onpolicy", "onpolicy_ppg")),
+)
 _IMITATION = tuple(
     f"serial_pipeline_{name}"
-    for name in ("bc", "dqfd", "gail", "reward_model_offpolicy", "reward_model_onpolicy", "sqil")
+    for name in ("bc", "dqfd", "gail", "r2d3", "reward_model_offpolicy", "reward_model_onpolicy", "sqil")
 )
 _INVERSE = tuple(
     f"serial_pipeline_{name}{end}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.envs.atari import make_atari
-from lightning_ding.envs.named import ENVPOOL, PETTINGZOO, find_env
+from lightning_ding.envs.named import ENVPOOL, JAX_PACKAGES, PETTINGZOO, TEAM_PACKAGES, find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
@@ -27,6 +28,9 @@ from lightning_ding.registry import NotRegisteredError, import_modules
 
 logger = logging.getLogger(__name__)
 NATIVE: VectorMode = "native"
+TENSOR: VectorMode = "tensor"
+TENSOR_PACKAGES = frozenset({"vmas", *JAX_PACKAGES})
+"""The first part of the ids of envs that are batches of tensors alone."""
 OWN_ENVS = "lightning_ding.envs"
 """The package of the envs here, whose modules a file may name."""
 
@@ -39,7 +43,8 @@ class EnvOfRun(NamedTuple):
     env_kwargs: dict[str, Any]
     import_names: tuple[str, ...]
     mode: VectorMode = "sync"
-    """The mode ``native`` of a run in a native vector env; otherwise ``sync``, whatever the run had."""
+    """The mode ``native`` of a run in a native vector env, ``tensor`` of one in envs that have no other; otherwise
+    ``sync``, whatever the run had."""
 
     def num_envs_for(self, episodes: int, num_envs: int) -> int:
         """Return the number of envs for a number of episodes; a native vector env may have a fixed number of envs."""
@@ -112,10 +117,14 @@ def env_of_run(
     _check_names([*wrappers, *([name] if env_id is None else [])], kwargs or {}, trusted)
     is_native = arguments.get("mode") == NATIVE
     if env_id is None:
-        return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}), modules, NATIVE if is_native else "sync")
+        is_tensor = arguments.get("mode") == TENSOR and str(found).partition(":")[0] in TENSOR_PACKAGES
+        mode = NATIVE if is_native else TENSOR if is_tensor else "sync"
+        return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}), modules, mode)
     return EnvOfRun(found, _of_single_envs(wrappers) if is_native else tuple(wrappers), {}, modules)
 
 
+GAMES_OF_TEAMS = re.compile(rf"{PETTINGZOO}:(mpe2|pettingzoo\.(atari|butterfly|classic|sisl))\.\w+_v\d+")
+"""Ids of parallel games in packages of PettingZoo."""
 ENV_ARGUMENTS = (
     *("env_id", "eval_env_id", "wrappers", "train_wrappers", "eval_wrappers", "env_kwargs", "eval_env_kwargs"),
 )
@@ -181,14 +190,19 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _is_known(path: str, trusted: Sequence[str]) -> bool:
     module, name = _module_and_name(path)
-    if not module or module in trusted or module == ENVPOOL:
+    if not module or module in (*trusted, ENVPOOL, *TEAM_PACKAGES) or GAMES_OF_TEAMS.fullmatch(path):
         return True
     if f"{module}.".startswith(f"{OWN_ENVS}.") and find_spec(module) is not None:
         import_module(module)
     if name in gym.registry:  # `module:id`, of which the module registers the id
         return module in sys.modules
     found = getattr(sys.modules.get(module), name, None)
-    return found is make_atari or (isinstance(found, type) and issubclass(found, (gym.Env, VectorEnv)))
+    is_class = isinstance(found, type) and (issubclass(found, (gym.Env, VectorEnv)) or "ParallelEnv" in _bases(found))
+    return found is make_atari or is_class
+
+
+def _bases(kind: type) -> set[str]:
+    return {base.__name__ for base in kind.__mro__}
 
 
 def _module_and_name(path: str) -> tuple[str, str]:
@@ -204,6 +218,8 @@ def as_single(described: EnvOfRun) -> EnvOfRun:
     Raises:
         ValueError: If the run used a native vector env that is not registered as a single env too, or vector wrappers.
     """
+    if described.mode == TENSOR:
+        require(False, "env_id", "a single env, because a batch of tensor envs cannot be shown", described.env)
     if described.mode != NATIVE:
         return described
     import_modules(described.import_names)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +25,7 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
+from lightning_ding.envs.state import unchanged_random_numbers
 from lightning_ding.registry import import_modules
 
 SEED = 0
@@ -66,6 +64,10 @@ class EnvMaker:
     def _make(self) -> gym.Env[Any, Any]:
         make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
         env = make(**self.kwargs)
+        if not isinstance(env, (gym.Env, VectorEnv)) and hasattr(env, "possible_agents"):
+            from lightning_ding.envs.teams.parallel import ParallelTeam
+
+            env = ParallelTeam(functools.partial(_given, env))
         for wrapper in self.wrappers:
             env = wrapper(env)
         if isinstance(env, VectorEnv):
@@ -75,6 +77,10 @@ class EnvMaker:
             raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
         check_statistics(env)
         return env
+
+
+def _given(env: Any) -> Any:
+    return env
 
 
 def check_statistics(env: Any) -> None:
@@ -131,7 +137,7 @@ def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
         BrokenEnvError: If a space is missing, or if ``reset`` or ``step`` returns a value that violates gymnasium's API
             or the spaces of the env.
     """
-    with _same_random_numbers():
+    with unchanged_random_numbers():
         env = make()
         try:
             for layer in (env.unwrapped, env):
@@ -191,21 +197,6 @@ def _legal_action(space: Any, obs: Any) -> Any:
     first = [np.argmax(part) for part in np.split(np.asarray(mask), np.cumsum(sizes)[:-1])]
     legal = np.asarray(first, dtype=space.dtype) + getattr(space, "start", 0)
     return legal[0] if is_single else legal
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Restore the global random number generators at the end, because an env may draw from them."""
-    torch: Any = sys.modules.get("torch")  # not imported in env processes
-    python, of_numpy = random.getstate(), np.random.get_state()
-    of_torch = None if torch is None else torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(of_numpy)
-        if of_torch is not None:
-            torch.set_rng_state(of_torch)
 
 
 LARGEST = float(np.finfo(np.float32).max)

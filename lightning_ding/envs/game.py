@@ -93,7 +93,7 @@ class GameEnv(gym.Env[Any, np.int64]):
     ) -> None:
         self._game = (game if callable(game) else find_game(game))(**kwargs)
         if not (hasattr(self._game, "last") and hasattr(self._game, "possible_agents")):
-            given = f"{type(self._game).__name__}; PettingZooVectorEnv takes parallel games"
+            given = f"{type(self._game).__name__}; ParallelTeam takes parallel games"
             raise TypeError(f"game must be a turn-based (AEC) env of PettingZoo, got {given}")
         self._players = list(self._game.possible_agents)
         self.observation_space, action_space = spaces_of_players(self._game)
@@ -306,7 +306,7 @@ def find_game(name: str) -> Callable[..., Any]:
         needed = "PettingZoo's games need the extra 'pettingzoo': pip install 'lightning_ding[pettingzoo]'"
         raise ImportError(f"{needed} ({error})") from error
     if "." in name or ":" in name:
-        return _function_at(name, "game")
+        return function_at(name, "game")
     known = [module.name for module in pkgutil.iter_modules(home.__path__) if "_v" in module.name]
     if name not in known:
         near = closest(name, known)
@@ -327,10 +327,10 @@ def _find_opponent(opponent: str | Opponent) -> Opponent | None:
         return None
     is_path = "." in opponent or ":" in opponent
     require(is_path, "opponent", f"{RANDOM!r}, a function (obs, rng) -> move, or its dotted path", opponent)
-    return _function_at(opponent, "opponent")
+    return function_at(opponent, "opponent")
 
 
-def _function_at(path: str, name: str) -> Callable[..., Any]:
+def function_at(path: str, name: str) -> Callable[..., Any]:
     """Return the function at a dotted path."""
     module, _, attribute = path.replace(":", ".").rpartition(".")
     try:

@@ -3,8 +3,10 @@
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
 path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), a mapping with ``class_path`` and ``init_args``,
 a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``, an env of gymnax, Brax or MuJoCo
-Playground (``gymnax:CartPole-v1``, ``brax:ant``, ``playground:CartpoleBalance``), for ``mode="tensor"``, or a
-turn-based game of PettingZoo (``pettingzoo:tictactoe_v3``), see :class:`~lightning_ding.envs.game.GameEnv`.
+Playground (``gymnax:CartPole-v1``, ``brax:ant``, ``playground:CartpoleBalance``), for ``mode="tensor"``, a
+turn-based game of PettingZoo (``pettingzoo:tictactoe_v3``), see :class:`~lightning_ding.envs.game.GameEnv`, or the env
+of a team: a parallel game of PettingZoo (``pettingzoo:mpe2.simple_spread_v3``, or a class of one's own), an env of
+lbforaging or rware, or of VMAS (``vmas:balance``) for ``mode="tensor"``, see :mod:`lightning_ding.envs.teams`.
 
 A wrapper is a short name (``flatten``), a short name with arguments (``{frame_stack: {stack_size: 4}}``), a dotted path
 (``gymnasium.wrappers.FlattenObservation``), or a mapping with ``class_path`` and ``init_args``.
@@ -36,6 +38,8 @@ ENVPOOL, PETTINGZOO = "envpool", "pettingzoo"
 """The first part of the ids of tasks of EnvPool, and of games of PettingZoo."""
 JAX_PACKAGES = {"gymnax": "GymnaxEnv", "brax": "BraxEnv", "playground": "PlaygroundEnv"}
 """The first part of the ids of envs of JAX, for ``mode="tensor"``, and the classes that make them."""
+TEAM_PACKAGES = ("lbforaging", "rware", "vmas")
+"""The first part of the ids of envs of teams."""
 Maker = Callable[..., Any]
 AN_ENV = (
     "a registered gymnasium id, module:id, the dotted path of a class or function that creates an env, "
@@ -76,14 +80,17 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
             from lightning_ding.envs.tensor.make import given_env
 
             return functools.partial(given_env, env)
-        return _find(env, name, AN_ENV, gym.registry)
+        return _of_team(_find(env, name, AN_ENV, gym.registry))
     prefix, _, game = env.partition(":")
     if prefix == PETTINGZOO:
-        from lightning_ding.envs.game import GameEnv, find_game
+        from lightning_ding.envs.teams.find import find_pettingzoo
 
-        find_game(game)
-        return functools.partial(GameEnv, game)
+        return find_pettingzoo(game)
     module, _, own = env.rpartition(":")
+    if module in TEAM_PACKAGES:
+        from lightning_ding.envs.teams.find import find_team
+
+        return find_team(env)
     if module in JAX_PACKAGES:
         from lightning_ding.envs.tensor import jax_envs
 
@@ -99,9 +106,19 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
     except gym.error.Error as error:
         why = "" if isinstance(error, gym.error.NameNotFound) else f": {error}"  # the error names versions and packages
         if "." in own or module:
-            return _find(env, name, AN_ENV, gym.registry)
+            return _of_team(_find(env, name, AN_ENV, gym.registry))
         raise ValueError(f"{_error(name, AN_ENV, env)}{why}{_hint(env, gym.registry)}") from error
     return own
+
+
+def _of_team(maker: Maker) -> Maker:
+    """Return what makes an env of gymnasium: the callable, or the adapter of a class of PettingZoo's parallel envs."""
+    kind = maker.func if isinstance(maker, functools.partial) else maker
+    if isinstance(kind, type) and not issubclass(kind, (gym.Env, gym.vector.VectorEnv)):
+        from lightning_ding.envs.teams.find import team_of_class
+
+        return team_of_class(maker, kind)
+    return maker
 
 
 def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[[Any], Any], ...]:

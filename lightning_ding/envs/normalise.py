@@ -22,6 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.envs.stepper import merge_rows, with_final_obs
 from lightning_ding.rl.running import combine_moments
 from lightning_ding.utils.ranks import gather_rows, world_size
+from lightning_ding.utils.teams import AGENT_STATE, ALIVE, GLOBAL_STATE, is_team
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
@@ -147,7 +148,8 @@ class NormaliseObservation(_Normaliser):
     step of an env that is paused or reported a fault is not counted. Non-finite observations are returned unchanged, so
     that ``EnvStepper`` can report them.
 
-    In a Dict space, ``action_mask`` and integer entries are not normalised.
+    In a Dict space, ``action_mask`` and integer entries are not normalised. Of a team's observations, only
+    ``agent_state`` and ``global_state`` are; steps in which an agent has left are not counted, and what it sees is 0.
 
     Args:
         env: A vector env with a Box or Dict observation space.
@@ -207,7 +209,11 @@ class NormaliseObservation(_Normaliser):
         """Restore the state that ``episode_state`` returned."""
 
     def _normalise(self, obs: Any, counted: BoolArray) -> Any:
-        return self._normalise_part(obs, self.statistics, counted)
+        if not (is_team(self.single_observation_space) and ALIVE in obs):
+            return self._normalise_part(obs, self.statistics, counted)
+        alive = obs[ALIVE] > 0
+        normal = self._normalise_part(obs, self.statistics, counted & alive.all(1))
+        return {**normal, AGENT_STATE: normal[AGENT_STATE] * alive[..., None]}
 
     def _normalise_part(self, obs: Any, statistics: Statistics, counted: BoolArray) -> Any:
         if isinstance(statistics, dict):
@@ -311,6 +317,8 @@ def _not_in_episode(info: Info, ended: BoolArray) -> BoolArray:
 
 
 def _make_statistics(space: gym.Space[Any], name: str = "") -> Statistics | None:
+    if is_team(space) and isinstance(space, gym.spaces.Dict):
+        space = gym.spaces.Dict({key: space[key] for key in (AGENT_STATE, GLOBAL_STATE) if key in space.spaces})
     if isinstance(space, gym.spaces.Dict):
         parts = {key: _make_statistics(below, key) for key, below in space.spaces.items()}
         return {key: part for key, part in parts.items() if part is not None} or None

@@ -18,7 +18,7 @@ from gymnasium import wrappers
 from gymnasium.vector import VectorEnv, VectorRewardWrapper
 
 from lightning_ding.config import require
-from lightning_ding.envs.wrappers import ActionMask
+from lightning_ding.envs.wrappers import ActionMask, PreviousStep
 
 Wrapper = Callable[..., Any]
 
@@ -65,6 +65,7 @@ BY_NAME: dict[str, Named] = {
     "frame_stack": Named("atari:FrameStackObservation"),
     "grayscale": Named(wrappers.GrayscaleObservation, wrappers.vector.GrayscaleObservation),
     "max_and_skip": Named(wrappers.MaxAndSkipObservation, repeats_action=True),
+    "previous_step": Named(PreviousStep),
     "repeat_action": Named(wrappers.RepeatAction, repeats_action=True),
     "rescale_action": Named(wrappers.RescaleAction, wrappers.vector.RescaleAction),
     "rescale_observation": Named(wrappers.RescaleObservation, wrappers.vector.RescaleObservation),

@@ -1,4 +1,4 @@
-"""Wrappers of single envs, which handle faults, allow an env to be paused, record videos, and add masks of actions."""
+"""Wrappers of single envs: faults, pauses, videos, masks of actions, and the previous action and reward."""
 
 from __future__ import annotations
 
@@ -225,3 +225,54 @@ class ActionMask(gym.Wrapper[Any, Any, Any, Any]):
         mask = (np.asarray(given) != 0).astype(np.int8).reshape(-1)
         require(mask.size == self._size, KEY, f"of {self._size} entries, one for each action", mask.size)
         return {**(obs if isinstance(obs, Mapping) else {"observation": obs}), KEY: mask}
+
+
+class PreviousStep(gym.Wrapper[Any, Any, Any, Any]):
+    """Adds the previous action and reward to the observation, as ``previous_action`` and ``previous_reward``.
+
+    An observation that is no dict becomes the entry ``observation``. A discrete action is a one-hot vector; both are
+    zeros in the first observation of an episode.
+
+    Args:
+        env: An env with a Discrete or Box action space.
+
+    Raises:
+        ValueError: If the env has another action space.
+
+    Example:
+        >>> env = PreviousStep(gym.make("CartPole-v1"))
+        >>> _ = env.reset(seed=0)
+        >>> obs = env.step(1)[0]
+        >>> obs["previous_action"].tolist(), obs["previous_reward"].tolist()
+        ([0.0, 1.0], [1.0])
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space, inner = env.action_space, env.observation_space
+        kinds = "Discrete or Box with the wrapper previous_step"
+        require(isinstance(space, (spaces.Discrete, spaces.Box)), "action_space", kinds, space)
+        self._start = int(space.start) if isinstance(space, spaces.Discrete) else None
+        self._size = int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape or ()))
+        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        sizes = {"previous_action": self._size, "previous_reward": 1}
+        added = {name: spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in sizes.items()}
+        self.observation_space = spaces.Dict({**parts, **added})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._joined(obs, np.zeros(self._size, dtype=np.float32), 0.0), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if self._start is None:
+            vector = np.asarray(action, dtype=np.float32).reshape(-1)
+        else:
+            vector = (np.arange(self._size) == int(action) - self._start).astype(np.float32)
+        return self._joined(obs, vector, reward), reward, terminated, truncated, info
+
+    def _joined(self, obs: Any, action: Any, reward: Any) -> dict[str, Any]:
+        parts = dict(obs) if isinstance(obs, Mapping) else {"observation": obs}
+        return {**parts, "previous_action": action, "previous_reward": np.array([reward], dtype=np.float32)}

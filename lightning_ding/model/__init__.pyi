@@ -25,6 +25,7 @@ from .heads import (
 )
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
+from .ngu import NGU as NGU
 from .pdqn import PDQN as PDQN
 from .pg import PG as PG
 from .ppg import PPG as PPG
@@ -33,5 +34,7 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .teams.havac import HAVAC as HAVAC
+from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

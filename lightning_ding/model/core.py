@@ -173,7 +173,10 @@ class RecurrentEncoder(nn.Module):
             burn_in: Number of first steps, in [0, T).
             has_none: Which sequences have no burn-in, so that the gradient does reach their first steps, shape (B,).
         """
-        features = self.encode(obs)
+        return self._after(self.encode(obs), state, burn_in, has_none)
+
+    def _after(self, features: Tensor, state: Tensor, burn_in: int, has_none: Tensor) -> Tensor:
+        """Return what :meth:`after_burn_in` returns, of features, shape (T, B, F)."""
         if not burn_in:
             return self.core(features, state)[0]  # type: ignore[no-any-return]
         first, state = self.core(features[:burn_in], state)

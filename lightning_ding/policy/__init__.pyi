@@ -31,6 +31,7 @@ from .iql import IQLConfig as IQLConfig, IQLPolicy as IQLPolicy
 from .iqn import IQNConfig as IQNConfig, IQNPolicy as IQNPolicy
 from .load import load_policy as load_policy
 from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
+from .ngu import NGUConfig as NGUConfig, NGUPolicy as NGUPolicy
 from .pdqn import PDQNConfig as PDQNConfig, PDQNPolicy as PDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
 from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
@@ -40,6 +41,7 @@ from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy
 from .q_learning import QLearningConfig as QLearningConfig, QLearningPolicy as QLearningPolicy
 from .qrdqn import QRDQNConfig as QRDQNConfig, QRDQNPolicy as QRDQNPolicy
 from .r2d2 import R2D2Config as R2D2Config, R2D2Policy as R2D2Policy
+from .r2d3 import R2D3Config as R2D3Config, R2D3Policy as R2D3Policy
 from .rainbow import RainbowConfig as RainbowConfig, RainbowPolicy as RainbowPolicy
 from .recurrent_ppo import RecurrentPPOConfig as RecurrentPPOConfig, RecurrentPPOPolicy as RecurrentPPOPolicy
 from .redq import REDQConfig as REDQConfig, REDQPolicy as REDQPolicy
@@ -50,6 +52,14 @@ from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
 from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
+from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
+from .teams.mappo import (
+    IPPOPolicy as IPPOPolicy,
+    MAPPOConfig as MAPPOConfig,
+    MAPPOPolicy as MAPPOPolicy,
+    RecurrentMAPPOConfig as RecurrentMAPPOConfig,
+    RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
+)
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
 
 ReferencePolicy = _foreign.ReferencePolicy

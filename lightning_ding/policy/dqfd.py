@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import require, searched
@@ -27,6 +27,12 @@ from lightning_ding.policy.dqn import DQNConfig, DQNLearnConfig, DQNPolicy
 from lightning_ding.policy.q_learning import QBatch, QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker.config import ReplayBufferConfig
+
+
+def check_weights(config: Any, *names: str) -> None:
+    """Raise if a weight, a margin or a number of updates, or one of further fields, is negative."""
+    for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k", *names):
+        require(getattr(config, name) >= 0, f"learn.{name}", ">= 0", getattr(config, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +52,7 @@ class DQfDLearnConfig(DQNLearnConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k"):
-            require(getattr(self, name) >= 0, f"learn.{name}", ">= 0", getattr(self, name))
+        check_weights(self)
 
 
 def _dqfd_other() -> QLearningOtherConfig:
@@ -129,7 +134,7 @@ class DQfDPolicy(DQNPolicy):
             predictions.append(prediction)
         margin = torch.stack(margins).mean(0)
         margin_loss = (margin if weight is None else weight * margin).mean()
-        decay = self._half_square() if weight is None else weight.mean() * self._half_square()
+        decay = half_square(self.model) if weight is None else weight.mean() * half_square(self.model)
         loss = torch.stack(errors).mean() + learn.lambda2 * margin_loss + learn.lambda3 * decay
         q_value, target = torch.stack(predictions).mean(0).detach(), torch.stack(first).mean(0)
         report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target}
@@ -146,10 +151,6 @@ class DQfDPolicy(DQNPolicy):
         target = batch["target"]["first"]
         return {"reward": reward, "next_obs": batch["next_obs_1"], "discount_t": discount_t, "target": target}
 
-    def _half_square(self) -> Tensor:
-        """Return half the sum of the squared parameters."""
-        return 0.5 * torch.stack([one.square().sum() for one in self.model.parameters()]).sum()
-
     @property
     def sample_options(self) -> dict[str, Any]:
         """Arguments of a replay buffer's ``sample``."""
@@ -157,3 +158,8 @@ class DQfDPolicy(DQNPolicy):
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "margin_loss"]
+
+
+def half_square(network: nn.Module) -> Tensor:
+    """Return half the sum of the squared parameters, a scalar."""
+    return 0.5 * torch.stack([one.square().sum() for one in network.parameters()]).sum()

@@ -95,9 +95,14 @@ class ActorPolicy(Policy[ConfigT]):
         shape, low, high = section.action_shape, section.action_low, section.action_high
         if section.action_space in ("discrete", None) or shape is None:  # a custom network's size is known from the env
             return
-        size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape
+        size = self._continuous_size()
         self.bounds = ActionBounds(size, allow_unbounded=True).to(self.device)
         self.bounds.set(low or [-1.0] * size, high or [1.0] * size, bool(section.action_integer))
+
+    def _continuous_size(self) -> int:
+        """Return the number of continuous dimensions of an action of the env."""
+        shape = self.config.model.action_shape
+        return int(shape["action_args_shape"] if isinstance(shape, Mapping) else shape)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         return {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}
@@ -213,10 +218,15 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         name = self._standardised()
         parts = list(_parts(shuffled, size, number))
         if name is not None and name in data:
-            for part, column in zip(parts, standardise_over_ranks([part[name] for part in parts]), strict=True):
+            columns = self._standardise([part[name] for part in parts], [part["obs"] for part in parts])
+            for part, column in zip(parts, columns, strict=True):
                 part[name] = column
         for part in parts:
             yield from nested.unbind(part)  # type: ignore[misc]
+
+    def _standardise(self, tables: list[Tensor], obs: list[Any]) -> list[Tensor]:
+        """Return a column of minibatches, tables of shapes (M, B), standardised; ``obs`` has the same leading axes."""
+        return standardise_over_ranks(tables)
 
     # ------------------------------------------------------------------ attributes
 
@@ -397,7 +407,10 @@ class ActorCriticPolicy(ScaledCriticPolicy[ConfigT], OnPolicyPolicy[ConfigT]):
             logit = _shifted(logit, batch["mean_noise"])
         distribution = self._distribution(logit, batch["obs"])
         loss, report = self._policy_loss(distribution.log_prob(batch["action"]), batch)
-        return loss, distribution.entropy().mean(), report
+        return loss, self._mean_entropy(distribution, batch), report
+
+    def _mean_entropy(self, distribution: rl.Distribution, batch: RolloutBatch) -> Tensor:
+        return distribution.entropy().mean()
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]

@@ -209,25 +209,39 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
             ``q_value`` and ``target_q_value``; with ``priority`` also ``priority`` (B,), which does not change for a
             sequence without such steps.
         """
+        learned, (output, value) = self._learned(batch), self._unrolled(batch)
+        target = self._targets(batch, value, self.config.nstep)
+        prediction = rl.take_action_value(output.flatten(0, 1), batch["action"].flatten()).view_as(target)
+        weight = self._step_weights(batch, learned, target)
+        errors = (prediction.flatten(), target.flatten(), weight.flatten())
+        scale = weight.shape[0] / self.config.learn_unroll_len  # of a mean over all T steps
+        loss = scale * rl.td_loss(*errors, self.config.learn.loss)
+        return loss, self._report(batch, loss, prediction, target, learned)
+
+    def _unrolled(self, batch: R2D2Batch) -> tuple[Tensor, Tensor]:
+        """Return the values of all actions, shape (T, B, A), and those to bootstrap from, see ``sequence_targets``."""
         obs = nested.concatenate([nested.index(batch["obs"], slice(1)), batch["next_obs"]])  # of T + 1 steps
         network: Any = self.model
         output: Tensor = network.after_burn_in(
             obs, batch["recurrent_state"], self.config.burnin_step, batch["is_first"]
         )
-        learned, target = self._learned(batch), self._targets(batch, obs, output)
-        prediction = rl.take_action_value(output[:-1].flatten(0, 1), batch["action"].flatten()).view_as(target)
+        return output[:-1], self._bootstrap(batch, obs, output)
+
+    def _step_weights(self, batch: R2D2Batch, learned: Tensor, target: Tensor) -> Tensor:
+        """Return the weight of each step, shape (T, B): 0 where nothing is learned."""
         given = self._weight(batch)
-        weight = learned.to(target) if given is None else learned * given
-        errors = (prediction.flatten(), target.flatten(), weight.flatten())
-        scale = weight.shape[0] / self.config.learn_unroll_len  # of a mean over all T steps
-        loss = scale * rl.td_loss(*errors, self.config.learn.loss)
+        return learned.to(target) if given is None else learned * given
+
+    def _report(
+        self, batch: R2D2Batch, loss: Tensor, prediction: Tensor, target: Tensor, learned: Tensor
+    ) -> dict[str, Tensor]:
         count = learned.sum().clamp(min=1)
         report = {"total_loss": loss.detach(), "q_value": (prediction.detach() * learned).sum() / count}
         report["target_q_value"] = (target * learned).sum() / count
         if self.config.priority:
             priority = rl.sequence_priority(target - prediction, learned)
             report["priority"] = torch.where(learned.any(0), priority, batch["priority"].to(priority))
-        return loss, report
+        return report
 
     def _learned(self, batch: R2D2Batch) -> Tensor:
         """Return which steps are learned from, shape (T, B)."""
@@ -237,8 +251,8 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
         return learned & (step < self._sequence_length() - (self.config.nstep - 1))
 
     @torch.no_grad()
-    def _targets(self, batch: R2D2Batch, obs: Any, output: Tensor) -> Tensor:
-        """Return the targets of all steps, shape (T, B), rescaled with ``value_rescale``."""
+    def _bootstrap(self, batch: R2D2Batch, obs: Any, output: Tensor) -> Tensor:
+        """Return the values of the observations of T + 1 steps, shape (T + 1, B), not rescaled."""
         learn = self.config.learn
         target_q = self.target_model(obs, batch["recurrent_state"])["logit"]
         if learn.double_q and self._in_eval_mode.matters:
@@ -246,12 +260,24 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
                 output = self.model(obs, batch["recurrent_state"])["logit"]
         chooser = output if learn.double_q else target_q
         mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
-        value = target_q.gather(2, rl.masked(chooser, mask).argmax(2, keepdim=True)).squeeze(2)
+        value: Tensor = target_q.gather(2, rl.masked(chooser, mask).argmax(2, keepdim=True)).squeeze(2)
+        return rl.value_unscale(value) if learn.value_rescale else value
+
+    def _targets(self, batch: R2D2Batch, value: Tensor, nstep: int) -> Tensor:
+        """Return the targets of all steps, shape (T, B), rescaled with ``value_rescale``."""
+        learn = self.config.learn
         terminated = torch.zeros_like(batch["terminated"]) if learn.ignore_done else batch["terminated"]
-        value = rl.value_unscale(value) if learn.value_rescale else value
-        steps = (batch["reward"], terminated, batch["mask"], value)
-        target = rl.sequence_targets(*steps, self.config.discount_factor, self.config.nstep)
+        steps = (self._rewards(batch), terminated, batch["mask"], value)
+        target = rl.sequence_targets(*steps, self._discount_factors(batch), nstep)
         return rl.value_rescale(target) if learn.value_rescale else target
+
+    def _rewards(self, batch: R2D2Batch) -> Tensor:
+        """Return the rewards of single steps to learn from, shape (T, B)."""
+        return batch["reward"]
+
+    def _discount_factors(self, batch: R2D2Batch) -> float | Tensor:
+        """Return gamma, or that of each sequence, shape (B,)."""
+        return self.config.discount_factor
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered recurrent Q-network."""

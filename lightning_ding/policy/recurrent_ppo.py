@@ -23,7 +23,6 @@ from torch import Tensor
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.recurrent import EnvStates, RecurrentModelConfig, act, memory_of, with_memory
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import ActorCriticPolicy
@@ -134,7 +133,7 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         with self._in_eval_mode:
             value = self.model(obs, rollout[STATE][index[0]], starts)["value"]
         real = valid.flatten()
-        values: Tensor = value.new_empty(len(rollout[IS_FIRST]))
+        values: Tensor = value.new_empty(len(rollout[IS_FIRST]), *value.shape[1:])
         return values.index_put((index.flatten()[real],), self._corrected(value)[real])
 
     def _values(self, obs: Any) -> Tensor:
@@ -152,7 +151,8 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         order = self._permutation(amount)
         parts = [self._minibatch(data, index[:, some], valid[:, some]) for some in order.tensor_split(number)]
         if self._standardised() is not None:
-            tables = standardise_over_ranks([part["advantage"].unsqueeze(0) for part in parts])
+            rows = [nested.apply(lambda x: x.unsqueeze(0), part["obs"]) for part in parts]
+            tables = self._standardise([part["advantage"].unsqueeze(0) for part in parts], rows)
             parts = [part | {"advantage": table[0]} for part, table in zip(parts, tables, strict=True)]
         yield from parts
 

@@ -181,6 +181,9 @@ class ReplayPolicy(Policy[ReplayConfigT]):
     demonstrations: ClassVar[Literal["optional", "needed", "imitated", "refused"]] = "optional"
     """Whether a datamodule must, can or must not have demonstrations; "imitated" ones have a reward of 1, and all other
     steps 0."""
+    rounds_share_at_random: ClassVar[bool] = False
+    """Whether the number of demonstrations in a minibatch is rounded up or down at random, so that its mean is exact;
+    otherwise it is fixed, and at least 1."""
 
     def _make_target(self) -> None:
         """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""

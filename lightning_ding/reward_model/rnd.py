@@ -11,17 +11,15 @@ Shapes: B batch, F features.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_ding.model.dict_encoders import dict_encoder
-from lightning_ding.model.encoder import encoder_for
-from lightning_ding.model.mlp import MLP
+from lightning_ding.model.novelty import RandomFeatures
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch
 from lightning_ding.reward_model.intrinsic import IntrinsicConfig, IntrinsicRewardModel
@@ -32,32 +30,6 @@ class RNDConfig(IntrinsicConfig):
     """Keys of random network distillation."""
 
     type: str | None = "rnd"
-
-
-class RandomFeatures(nn.Module):
-    """An encoder and linear layers, with orthogonal weights.
-
-    Args:
-        obs_shape: Shape of an observation.
-        encoder: Registered name of the encoder; None chooses one by the shape.
-        hidden_size_list: Widths of the encoder; None for its default.
-        num_layers: Number of layers after the encoder, >= 1; the last one has no activation.
-    """
-
-    def __init__(self, obs_shape: Any, encoder: str | None, hidden_size_list: Any, num_layers: int) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_shape, encoder, hidden_size_list, "relu")
-        size = self.encoder.output_size
-        self.head = MLP([size] * (num_layers + 1), "relu", activate_last=False)
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d)):
-                nn.init.orthogonal_(module.weight, math.sqrt(2))
-                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-
-    def forward(self, obs: Any) -> Tensor:
-        """Return features, shape (B, F), of observations."""
-        features: Tensor = self.head(self.encoder(obs))
-        return features
 
 
 @REWARD_MODEL_REGISTRY.register("rnd")

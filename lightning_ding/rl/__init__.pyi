@@ -45,6 +45,13 @@ from .noise import (
     StateDependentNoise as StateDependentNoise,
     gaussian_noise as gaussian_noise,
 )
+from .novelty import (
+    EpisodicMemory as EpisodicMemory,
+    episodic_novelty as episodic_novelty,
+    exploration_discounts as exploration_discounts,
+    exploration_weights as exploration_weights,
+    intrinsic_reward as intrinsic_reward,
+)
 from .off_policy import (
     VTrace as VTrace,
     acer_gradient as acer_gradient,

@@ -52,7 +52,7 @@ def value_unscale(x: Tensor, slope: float = SLOPE) -> Tensor:
 
 
 def sequence_targets(
-    reward: Tensor, terminated: Tensor, mask: Tensor, value: Tensor, discount_factor: float, n_step: int
+    reward: Tensor, terminated: Tensor, mask: Tensor, value: Tensor, discount_factor: float | Tensor, n_step: int
 ) -> Tensor:
     """Return the n-step target of every step of sequences.
 
@@ -65,7 +65,7 @@ def sequence_targets(
         mask: Whether a step is real, shape (T, B); after the first false one of a sequence, all later ones are false.
         value: Values of the observations before each step and after the last one, shape (T + 1, B). The value of the
             observation after step t is in row t + 1, also where the episode ended at step t.
-        discount_factor: gamma, in [0, 1].
+        discount_factor: gamma, in [0, 1], or that of each sequence, shape (B,).
         n_step: Longest window n, >= 1.
 
     Returns:
@@ -84,7 +84,8 @@ def sequence_targets(
     alive = torch.cat([is_real, nothing.bool()]).unfold(0, n_step, 1).clone()
     alive[..., 0] = True
     rows = later.flatten(0, 1).T, alive.flatten(0, 1).T
-    total, discount = (x.view(steps, size) for x in n_step_return(*rows, discount_factor))
+    gamma = discount_factor.repeat(steps) if isinstance(discount_factor, Tensor) else discount_factor
+    total, discount = (x.view(steps, size) for x in n_step_return(*rows, gamma))
     last = torch.arange(steps, device=reward.device).unsqueeze(1) + alive.sum(2) - 1
     bootstrap = value.gather(0, last + 1) * torch.logical_not(terminated.gather(0, last))
     return (total + discount * bootstrap).detach()

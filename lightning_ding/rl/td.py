@@ -52,7 +52,7 @@ def masked(q: Tensor, action_mask: Tensor | None) -> Tensor:
     return q.masked_fill(~legal & legal.any(-1, keepdim=True), -torch.inf)
 
 
-def n_step_return(reward: Tensor, alive: Tensor, discount_factor: float) -> tuple[Tensor, Tensor]:
+def n_step_return(reward: Tensor, alive: Tensor, discount_factor: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return the discounted reward of up to N steps, and the discount of the value after them.
 
     The window of an item is shorter than N if its episode ended or later steps are not known yet. It then bootstraps
@@ -63,7 +63,7 @@ def n_step_return(reward: Tensor, alive: Tensor, discount_factor: float) -> tupl
         reward: Rewards of the steps, shape (N, B).
         alive: Whether step k belongs to the item's window, shape (N, B). The first row is true; after the first false
             value of an item, all later ones are false.
-        discount_factor: gamma, in [0, 1].
+        discount_factor: gamma, in [0, 1], or that of each item, shape (B,).
 
     Returns:
         The sums r_0 + gamma r_1 + ..., shape (B,), and gamma^k for windows of k steps, shape (B,). The caller sets this

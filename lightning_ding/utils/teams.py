@@ -19,12 +19,13 @@ Shapes: B batch, N agents, D numbers that an agent sees, S size of the global st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor  # not at run time, because env processes import this module
 
 AGENT_STATE, GLOBAL_STATE, ACTION_MASK = "agent_state", "global_state", "action_mask"
 ALIVE, AGENT_REWARD = "alive", "agent_reward"
@@ -61,12 +62,19 @@ def team_shapes(observation_space: spaces.Space[Any], action_space: spaces.Space
             f"(agents, dimensions); got {observation_space} and {action_space}"
         )
     number, size = seen.shape
-    counts = tuple(action_space.nvec.tolist()) if isinstance(action_space, spaces.MultiDiscrete) else action_space.shape
+    space: Any = action_space
+    counts = tuple(space.nvec.tolist()) if is_discrete else space.shape
     if (is_discrete and len(counts) != number) or (is_box and counts[0] != number):
         raise TypeError(f"{policy} needs actions of all {number} agents of {AGENT_STATE!r}, got {action_space}")
     action: Any = (counts[0] if len(set(counts)) == 1 else counts) if is_discrete else counts[1]
     state = number * size if known is None else int(np.prod(known.shape))
     return {"agent_num": number, "agent_obs_shape": size, "global_obs_shape": state, "action_shape": action}
+
+
+def is_team(observation_space: Any) -> bool:
+    """Return whether observations are those of a team: a Dict with what each agent sees, shape (N, D)."""
+    entries: Any = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    return isinstance(entries.get(AGENT_STATE), spaces.Box) and len(entries[AGENT_STATE].shape) == 2
 
 
 def action_counts(agent_num: int, action_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -82,7 +90,7 @@ def global_state(obs: Mapping[str, Tensor]) -> Tensor:
 def alive(obs: Mapping[str, Tensor]) -> Tensor:
     """Return 1 for each agent that is in the episode and 0 for the others, floats of shape (..., N)."""
     seen = obs[AGENT_STATE]
-    return obs[ALIVE].to(seen.dtype) if ALIVE in obs else torch.ones_like(seen[..., 0])
+    return obs[ALIVE].to(seen.dtype) if ALIVE in obs else seen.new_ones(seen.shape[:-1])
 
 
 def legal_actions(obs: Mapping[str, Tensor], counts: Sequence[int]) -> Tensor | None:
@@ -95,9 +103,11 @@ def legal_actions(obs: Mapping[str, Tensor], counts: Sequence[int]) -> Tensor | 
     Returns:
         The mask; None if all actions of all agents are always legal. Actions that an agent does not have are illegal.
     """
+    import torch
+
     largest, mask = max(counts), obs.get(ACTION_MASK)
     if mask is not None and len(set(counts)) == 1:
-        return mask.bool().unflatten(-1, (len(counts), largest))
+        return mask.bool().unflatten(-1, (len(counts), largest))  # type: ignore[no-any-return]
     if mask is not None:
         parts = [torch.nn.functional.pad(part, (0, largest - part.shape[-1])) for part in mask.split(list(counts), -1)]
         return torch.stack(parts, -2).bool()

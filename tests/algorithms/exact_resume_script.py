@@ -28,7 +28,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
 from lightning_ding.envs import env_state
-from tests.algorithms.table import ALGORITHMS, VARIANTS, make_datamodule, make_policy, plain, state_of
+from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_datamodule, make_policy, plain, state_of
 
 ROUNDS, EPOCHS, KILLED = 4, 4, 1  # rounds of an epoch; an evaluation every second epoch, so none before the kill
 KILLED_IN = {"killed": KILLED, "killed again": EPOCHS - 1}
@@ -181,7 +181,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     gc.freeze()  # forks copy the memory that a collection touches
     place, number = Path(sys.argv[1]), int(sys.argv[2])
-    for algorithm in sys.argv[3:] or ALGORITHMS:
+    for algorithm in sys.argv[3:] or [*ALGORITHMS, *TEAMS]:
         (place / algorithm).mkdir()
         again = ["killed again"] if algorithm in MODES else []
         for way in ("straight", "killed", *again, "resumed"):

@@ -35,7 +35,9 @@ def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
         "reward": batch["reward"] * (1 + place) / length,
         "terminated": batch["terminated"] & (place == mask.sum(0) - 1),
         "mask": mask,
+        "intrinsic_reward": batch["reward"].abs() * (1 + place),
     }
+    steps |= {"is_expert": batch["is_expert"]} if "is_expert" in batch else {}
     memory = {STATE: state, IS_FIRST: batch["reward"] > 0, "priority": torch.ones(size)}
     return {**steps, **memory, **{name: batch[name] for name in OF_SEQUENCES if name in batch}}
 

@@ -16,7 +16,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.rank_state import rng_state
-from lightning_ding.policy import ACERPolicy, CalQLPolicy, DQfDPolicy, Policy, create_policy
+from lightning_ding.policy import ACERPolicy, CalQLPolicy, DQfDPolicy, NGUPolicy, Policy, R2D3Policy, create_policy
 from lightning_ding.policy.on_policy import ActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -31,6 +31,13 @@ REPLAY: Config = {
 }
 OFFLINE: Config = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
 Q_LEARNING = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"target_update_freq": 7}})
+RECURRENT = deep_merge(
+    Q_LEARNING,
+    {
+        **{"burnin_step": 2, "learn_unroll_len": 4, "nstep": 2, "model": {"core": {"hidden_size": 8}}},
+        "learn": {"target_theta": None},
+    },
+)
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ACER: Config = {name: section for name, section in ACTOR_CRITIC.items() if name != "random_collect_size"}
 ROLLOUT: Config = {
@@ -42,6 +49,8 @@ REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size":
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
+
+TEAM = "lightning_ding.envs.teams.games.TwoStepGame"
 
 
 @dataclass(frozen=True)
@@ -65,15 +74,9 @@ ALGORITHMS = {
     "dqfd": Algorithm(config=deep_merge(Q_LEARNING, {"nstep": 3, "learn": {"per_train_iter_k": 3}})),
     "iqn": Algorithm(config=Q_LEARNING),
     "fqf": Algorithm(config=Q_LEARNING),
-    "r2d2": Algorithm(
-        config=deep_merge(
-            Q_LEARNING,
-            {
-                **{"burnin_step": 2, "learn_unroll_len": 4, "nstep": 2, "model": {"core": {"hidden_size": 8}}},
-                "learn": {"target_theta": None},
-            },
-        )
-    ),
+    "r2d2": Algorithm(config=RECURRENT),
+    "r2d3": Algorithm(config=deep_merge(RECURRENT, {"random_collect_size": 16, "learn": {"per_train_iter_k": 3}})),
+    "ngu": Algorithm(config=deep_merge(RECURRENT, {"num_neighbours": 3, "model": {"num_policies": 3}})),
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
@@ -119,6 +122,14 @@ ALGORITHMS = {
     "pqn": Algorithm(config=PPO),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
+TEAMS = {
+    "mappo": Algorithm(TEAM, PPO),
+    "ippo": Algorithm(TEAM, PPO),
+    "recurrent_mappo": Algorithm(TEAM, deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}})),
+    "happo": Algorithm(TEAM, PPO),
+}
+"""Algorithms of teams, whose observations and actions have an axis of agents. Tests of what every algorithm can do go
+over them too; those of kinds of spaces and networks do not."""
 GTRXL: Config = {"type": "gtrxl", "hidden_size": 8, "num_heads": 2, "memory_length": 3}
 VARIANTS = {
     f"{name}-gtrxl": Algorithm(config=deep_merge(ALGORITHMS[name].config, {"model": {"core": GTRXL}}))
@@ -155,7 +166,7 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    config = (ALGORITHMS | VARIANTS | WITHOUT_COLLECTING)[name].config
+    config = (ALGORITHMS | TEAMS | VARIANTS | WITHOUT_COLLECTING)[name].config
     return create_policy({"type": name.partition("-")[0], **deep_merge(config, changes)})
 
 
@@ -163,7 +174,7 @@ def make_datamodule(name: str, **arguments: Any) -> RunDataModule:
     """Return the datamodule of an algorithm, with two envs."""
     name = name.partition("-")[0]
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
-    env = arguments.pop("env", ALGORITHMS[name].env_id)
+    env = arguments.pop("env", (ALGORITHMS | TEAMS)[name].env_id)
     if needs_demonstrations(name) and "demonstrations" not in arguments:
         arguments = {"demonstrations": random_episodes(env), **arguments}
     return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})
@@ -179,6 +190,8 @@ def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     policy_class = policy if isinstance(policy, type) else type(policy)
     if issubclass(policy_class, CalQLPolicy):
         return {**batch, "data_return": batch["reward"]}
+    if issubclass(policy_class, R2D3Policy):
+        return {**batch, "is_expert": batch["reward"] > 0}
     if not issubclass(policy_class, DQfDPolicy):
         return batch
     first = {"reward_1": -batch["reward"], "next_obs_1": batch["obs"], "terminated_1": batch["terminated"]}
@@ -218,6 +231,8 @@ def sample_of(policy: Any, transitions: Config) -> Config:
             **transitions,
             "behaviour_log_p": torch.linspace(-2, 2, rows * number).view(rows, number).log_softmax(1),
         }
+    if isinstance(policy, NGUPolicy):
+        transitions = {"intrinsic_reward": torch.linspace(0, 9, len(transitions["reward"])), **transitions}
     data: Any = nested.to_tensor(policy.collect_mode.get_train_sample(transitions))
     if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
         return dict(data)

@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from lightning_ding.utils import private_api
 from tests.algorithms import half_batches_script
-from tests.algorithms.table import ALGORITHMS, VARIANTS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_datamodule, make_policy
 from tests.conftest import MakeTrainer
 
-EVERY = pytest.mark.parametrize("name", ALGORITHMS)
-WITH_VARIANTS = pytest.mark.parametrize("name", [*ALGORITHMS, *VARIANTS])
+EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
+WITH_VARIANTS = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS, *VARIANTS])
 
 
 def check(name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:
@@ -53,7 +53,7 @@ def test_every_algorithm_learns_the_same_in_compiled_code(
 
 
 @pytest.mark.slow
-@EVERY
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_code_for_batches_of_any_length_equals_eager_code(name: str, caplog: pytest.LogCaptureFixture) -> None:
     weights = []
     for compiles in (True, False):

@@ -11,12 +11,12 @@ import torch
 
 from tests import processes
 from tests.algorithms.exact_resume_script import CASES, EPOCHS, KILLED, MODES, ROUNDS
-from tests.algorithms.table import ALGORITHMS, plain
+from tests.algorithms.table import ALGORITHMS, TEAMS, plain
 
 Report = dict[str, Any]
 Reports = Callable[[int], dict[str, list[tuple[Report, Report]]]]
 
-EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
@@ -32,7 +32,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
             started[ranks] = True
             folder = tmp_path_factory.mktemp(f"exact_{ranks}")
             processes.run("-m", "tests.algorithms.exact_resume_script", folder, ranks, timeout=280)
-            made[ranks] = {name: _read(folder / name, ranks) for name in ALGORITHMS}
+            made[ranks] = {name: _read(folder / name, ranks) for name in (*ALGORITHMS, *TEAMS)}
         return made[ranks]
 
     return run

@@ -63,6 +63,14 @@ CONFIGS: dict[str, Config] = {
     "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-5}}),
     "discrete_cql": deep_merge(Q_LEARNING, {"learn": {"min_q_weight": 0.1}}),
     "r2d2": deep_merge(Q_LEARNING, {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None}}),
+    "r2d3": deep_merge(
+        Q_LEARNING,
+        {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None, "lambda1": 0.0}},
+    ),
+    "ngu": deep_merge(
+        Q_LEARNING,
+        {**SHORT, "nstep": 1, "burnin_step": 1, "num_neighbours": 1, "beta": 0.01, "learn": {"target_theta": None}},
+    ),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
     "pdqn": FAST_ACTOR,
@@ -158,6 +166,7 @@ def train(
         ("fqf", 1000, "vector"),
         ("discrete_cql", 1000, "vector"),
         ("r2d2", 1000, "dict"),
+        ("ngu", 1000, "vector"),
         ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
         ("recurrent_ppo", 2560, "vector"),
@@ -230,7 +239,7 @@ def test_policies_with_memory_alone_turn_right_after_a_corridor_of_20_steps(
         assert_reached(request, found, proof.bar)
 
 
-@pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "vector")])
+@pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "vector"), ("r2d3", "vector")])
 def test_it_learns_from_demonstrations_in_fewer_steps(
     name: str, observation: Any, make_trainer: MakeTrainer, request: pytest.FixtureRequest
 ) -> None:

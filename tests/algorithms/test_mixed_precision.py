@@ -41,7 +41,7 @@ ON_POLICY = [{**DISCRETE, "action_space": "discrete"}, {**CONTINUOUS, "action_sp
 NARROW: dict[str, Config] = {  # 16 bits are slow on a CPU
     "crossq": {"critic_head_hidden_size": 64},
     "cql": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
-    "r2d2": {"core": {"hidden_size": 32}},
+    **{name: {"core": {"hidden_size": 32}} for name in ("r2d2", "r2d3", "ngu")},
     "recurrent_ppo": {"core": {"hidden_size": 32}},
 }
 CASES: list[tuple[str, Config]] = [

@@ -109,6 +109,7 @@ COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optim
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
 OFTEN["rlpd"] = OFTEN["redq"]
 OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
+OFTEN["r2d3"] = OFTEN["ngu"] = OFTEN["r2d2"]
 SMOOTHED = {"learn.noise": True}
 GTRXL: Flat = {"model.core.type": "gtrxl"}
 SDE: Flat = {"model.use_sde": True}
@@ -303,7 +304,7 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     if name in ANY_ACTION + CLONED and path.endswith(OF_TORQUES):
         given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
-    if given.get("other.replay_buffer.type") == "advanced" and name == "r2d2":
+    if given.get("other.replay_buffer.type") == "advanced" and name in ("r2d2", "r2d3", "ngu"):
         given["other.replay_buffer.type"] = "prioritised_sequence"
     if path == "model.layer_norm" and "model.critic_layer_norm" in known:
         given["model.critic_layer_norm"] = False  # they exclude each other

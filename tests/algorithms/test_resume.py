@@ -13,9 +13,9 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
+from tests.algorithms.table import ALGORITHMS, TEAMS, make_datamodule, make_policy, plain, state_of
 
-EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 BUDGET = 208  # 16 random steps and 24 rounds of 8, or 13 rollouts of 16
 
 

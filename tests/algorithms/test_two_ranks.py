@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.algorithms.table import ALGORITHMS, VARIANTS
+from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS
 from tests.algorithms.two_ranks_script import NORMALISED, ROUNDS
 from tests.processes import run_ranks_of_lightning
 
 Reports = list[dict[str, Any]]
 
-EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *VARIANTS])
+EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS, *VARIANTS])
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,7 @@ def without(names: Sequence[str], why: str) -> dict[str, Run | str]:
 
 
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
+RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
     **{"burnin_step": 1, "learn_unroll_len": 6, "nstep": 1},
     "learn": {"learning_rate": 1e-3, "update_per_collect": 4},
@@ -121,7 +122,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "dqfd": Run(1500),
     "iqn": Run(1500),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
-    "r2d2": Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True),
+    **dict.fromkeys(RECURRENT_Q, Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True)),
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
     "ppg": Run(4096, PHASES, OF_PHASES),
@@ -179,9 +180,11 @@ SHORT_EPISODES: Config = {
     "learn": {"learning_rate": 1e-3, "update_per_collect": 4, "target_theta": 0.01},
 }
 CUE: dict[str, Run | str] = {
-    **without([name for name in NAMES if name not in ("r2d2", "recurrent_ppo")], "it has no memory"),
+    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo")], "it has no memory"),
     "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
-    "r2d2": Run(20_000, SHORT_EPISODES, f"{OF_LONG_EPISODES}, and a target that moves by 0.001", slow=True),
+    **dict.fromkeys(
+        RECURRENT_Q, Run(20_000, SHORT_EPISODES, f"{OF_LONG_EPISODES}, and a target that moves by 0.001", slow=True)
+    ),
     "recurrent_ppo": Run(30_720, slow=True),
 }
 HINDSIGHT: Config = {
@@ -196,9 +199,10 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "impala", "acer", "r2d2"], "it needs a buffer of sequences or of its own policy's steps"
+        ["ppo_offpolicy", "impala", "acer", "r2d2", "ngu"],
+        "it needs a buffer of sequences or of its own policy's steps",
     ),
-    **without(["sqil", "dqfd", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
+    **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
     **{
         name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
@@ -257,7 +261,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "dqfd": Run(1000),
     "iqn": Run(1000),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
-    "r2d2": Run(16_000, slow=True),
+    **dict.fromkeys(RECURRENT_Q, Run(16_000, slow=True)),
     "discrete_sac": Run(1400, slow=True),
     "discrete_cql": Run(500),
     "ddpg": Run(1300),
@@ -306,10 +310,13 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "dqfd": Run(4000, OF_STEPS, OF_TARGETS),
     "iqn": Run(2000, COPIED, OF_TARGETS),
     "fqf": Run(2000, deep_merge(FASTER_FQF, COPIED), f"{OF_ATARI}; {OF_TARGETS}"),
-    "r2d2": Run(
-        16_000,
-        deep_merge(SHORT_R2D2, {"learn": {"target_theta": None, "target_update_freq": 10}}),
-        f"{OF_LONG_EPISODES}; {OF_TARGETS}",
+    **dict.fromkeys(
+        RECURRENT_Q,
+        Run(
+            16_000,
+            deep_merge(SHORT_R2D2, {"learn": {"target_theta": None, "target_update_freq": 10}}),
+            f"{OF_LONG_EPISODES}; {OF_TARGETS}",
+        ),
     ),
     "discrete_sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "discrete_cql": Run(1000, deep_merge(COPIED, {"learn": {"min_q_weight": 0.0}}), f"{OF_TARGETS}; it is pessimistic"),

@@ -17,7 +17,7 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from lightning_ding import nested
-from tests.algorithms.table import ALGORITHMS, VARIANTS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_datamodule, make_policy
 
 ROUNDS = 8
 NORMALISED = ("a2c",)  # whose observations and rewards are normalised
@@ -44,7 +44,7 @@ class Notes(Callback):
         self.rounds += 1
 
     def column(self, name: str) -> Tensor:
-        return torch.cat([transition[name] for transition in self.seen])
+        return torch.cat([nested.leaves(transition[name])[0] for transition in self.seen])
 
 
 def train(name: str, folder: Path) -> dict[str, Any]:
@@ -76,5 +76,5 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    report = {name: train(name, folder) for name in (*ALGORITHMS, *VARIANTS)}
+    report = {name: train(name, folder) for name in (*ALGORITHMS, *TEAMS, *VARIANTS)}
     torch.save(report, folder / f"rank_{torch.distributed.get_rank()}.pt")

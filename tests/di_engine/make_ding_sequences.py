@@ -28,6 +28,8 @@ from tests.di_engine.tiny_networks import ACTIONS, DIMENSIONS, HIDDEN, OBS
 BURN_IN, LEARNED, NSTEP, GAMMA, SIZE = 2, 4, 3, 0.875, 5
 STEPS = BURN_IN + LEARNED + NSTEP - 1
 CONTEXT, SCALE = 4, 10.0
+LAMBDA1, LAMBDA2, MARGIN, ONE_STEP = 0.75, 1.5, 0.6, 0.4
+POLICIES, NEIGHBOURS = 6, 10
 
 
 def numbered(network: nn.Module, name: str) -> Values:
@@ -52,9 +54,11 @@ def noting(network: nn.Module) -> tuple[Any, Values]:
 class Recurrent(nn.Module):
     """An encoder, a GRU and values of discrete actions, with the methods that DI-engine's R2D2 calls."""
 
+    added = 0  # inputs of the GRU after the features
+
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.core = nn.Linear(OBS, HIDDEN), nn.GRU(HIDDEN, HIDDEN)
+        self.encoder, self.core = nn.Linear(OBS, HIDDEN), nn.GRU(HIDDEN + self.added, HIDDEN)
         self.head = nn.Linear(HIDDEN, ACTIONS)
         self.state = torch.zeros(SIZE, HIDDEN)
 
@@ -65,6 +69,8 @@ class Recurrent(nn.Module):
     def forward(self, inputs: Any, saved_state_timesteps: Any = ()) -> dict[str, Any]:
         """Return the values of all steps, the best actions, and the states after some numbers of steps."""
         features = self.encoder(inputs["obs"]).tanh()
+        if self.added:
+            features = torch.cat([features, nn.functional.one_hot(inputs["beta"], self.added).to(features)], 2)
         output, last = self.core(features, self.state[None])
         self.state = last[0]
         logit, saved = self.head(output), [output[number - 1] for number in saved_state_timesteps]
@@ -114,6 +120,22 @@ def r2d2(rng: np.random.Generator, rescales: bool) -> Values:
     online, target = Recurrent(), Recurrent()
     randomise(online, rng)
     randomise(target, rng)
+    policy, gradients = learner(R2D2Policy, online, target, rescales)
+    given = sequences(rng)
+    report = R2D2Policy._forward_learn(policy, items_of(given))
+    weights = numbered(online, "model") | numbered(target, "target")
+    found = {"out/loss": torch.tensor(report["total_loss"]), **gradients}
+    return weights | {f"in/{name}": one for name, one in given.items()} | found
+
+
+class OfFamily(Recurrent):
+    """The same, with the number of a policy as a one-hot vector."""
+
+    added = POLICIES
+
+
+def learner(policy_class: Any, online: Recurrent, target: Recurrent, rescales: bool) -> tuple[Any, Values]:
+    """Return an object that ``_forward_learn`` of a class takes for its policy, and a dict that gets the gradients."""
     optimizer, gradients = noting(online)
     learn = SimpleNamespace(ignore_done=False)
     policy: Any = SimpleNamespace(
@@ -121,12 +143,85 @@ def r2d2(rng: np.random.Generator, rescales: bool) -> Values:
     )
     policy._burnin_step, policy._nstep, policy._gamma, policy._value_rescale = BURN_IN, NSTEP, GAMMA, rescales
     policy._sequence_len, policy._learn_model, policy._target_model = STEPS + 1, online, target
-    policy._optimizer, policy._data_preprocess_learn = optimizer, partial(R2D2Policy._data_preprocess_learn, policy)
-    given = sequences(rng)
-    report = R2D2Policy._forward_learn(policy, items_of(given))
+    policy._optimizer, policy._data_preprocess_learn = optimizer, partial(policy_class._data_preprocess_learn, policy)
+    return policy, gradients
+
+
+def r2d3(rng: np.random.Generator, rescales: bool) -> Values:
+    from ding.policy.r2d3 import R2D3Policy
+
+    online, target = Recurrent(), Recurrent()
+    randomise(online, rng)
+    randomise(target, rng)
+    policy, gradients = learner(R2D3Policy, online, target, rescales)
+    policy.lambda1, policy.lambda2, policy.lambda_one_step_td, policy.margin_function = (
+        LAMBDA1,
+        LAMBDA2,
+        ONE_STEP,
+        MARGIN,
+    )
+    given = sequences(rng) | {"is_expert": torch.from_numpy(rng.random(SIZE) < 0.5)}
+    items = items_of(given)
+    for item, sequence in enumerate(items):
+        rows = [min(step, STEPS - 1) for step in range(STEPS + 1)]
+        sequence["done_one_step"] = [given["terminated"][row, item] for row in rows]
+        sequence["is_expert"] = [given["is_expert"][item].long() for _ in rows]
+    report = R2D3Policy._forward_learn(policy, items)
     weights = numbered(online, "model") | numbered(target, "target")
     found = {"out/loss": torch.tensor(report["total_loss"]), **gradients}
     return weights | {f"in/{name}": one for name, one in given.items()} | found
+
+
+def ngu(rng: np.random.Generator) -> Values:
+    from ding.policy.ngu import NGUPolicy
+
+    online, target = OfFamily(), OfFamily()
+    randomise(online, rng)
+    randomise(target, rng)
+    policy, gradients = learner(NGUPolicy, online, target, rescales=True)
+    longest, shortest = (torch.log(torch.tensor(1 - gamma)) for gamma in (0.997, 0.99))
+    policy.index_to_gamma = {  # of its _init_collect
+        j: 1 - torch.exp(((POLICIES - 1 - j) * longest + j * shortest) / (POLICIES - 1)) for j in range(POLICIES)
+    }
+    given = sequences(rng) | {"policy": torch.from_numpy(rng.integers(0, POLICIES, SIZE))}
+    items = items_of(given)
+    for item, sequence in enumerate(items):
+        sequence["beta"] = [given["policy"][item][None] for _ in sequence["obs"]]
+    report = NGUPolicy._forward_learn(policy, items)
+    weights = numbered(online, "model") | numbered(target, "target")
+    gammas = torch.stack([policy.index_to_gamma[j] for j in range(POLICIES)])
+    found = {"out/loss": torch.tensor(report["total_loss"]), "out/gammas": gammas, **gradients}
+    return weights | {f"in/{name}": one for name, one in given.items()} | found
+
+
+def novelty(rng: np.random.Generator) -> Values:
+    """Return the episodic reward of each embedding of an episode, and the rewards with the weighted intrinsic one.
+
+    The weights of the first and of the last policy, which are not those of the paper, are left out.
+    """
+    from ding.reward_model.ngu_reward_model import EpisodicNGURewardModel
+    from ding.utils import RunningMeanStd
+
+    embeddings = normal(rng, 30, 4)
+    embeddings[20:25] = embeddings[3] + 1e-3 * normal(rng, 5, 4)
+    model: Any = SimpleNamespace(_running_mean_std_episodic_dist=RunningMeanStd(epsilon=1e-4))
+    reward = partial(EpisodicNGURewardModel._compute_intrinsic_reward, model, k=NEIGHBOURS)
+    episodic = [reward(embeddings[:step], embeddings[step]) for step in range(NEIGHBOURS, 30)]
+    shape = (POLICIES - 2, 5)
+    given = {name: normal(rng, *shape) for name in ("reward", "episodic", "lifelong")}
+    given["lifelong"] *= 4
+    data = [
+        {"reward": list(given["reward"][j].unsqueeze(1)), "null": [False] * 5, "done": [False] * 5, "beta": [j + 1] * 5}
+        for j in range(POLICIES - 2)
+    ]
+    model.cfg = SimpleNamespace(last_nonzero_reward_weight=1, last_nonzero_reward_rescale=False)
+    model.reward_deepcopy = lambda rows: [{**row, "reward": [one.clone() for one in row["reward"]]} for row in rows]
+    writer = SimpleNamespace(add_scalar=lambda *_: None)
+    parts = (given["lifelong"].flatten(), given["episodic"].flatten(), 1, POLICIES, writer, 0)
+    mixed, _ = EpisodicNGURewardModel.fusion_reward(model, data, *parts)
+    total = torch.stack([torch.cat(row["reward"]) for row in mixed])[:, :-1]  # it leaves out the last nstep
+    found = {"out/episodic": torch.stack(episodic).double(), "out/reward": total}
+    return {"in/embeddings": embeddings, **{f"in/{name}": one for name, one in given.items()}, **found}
 
 
 # ---------------------------------------------------------------------- the Decision Transformer
@@ -233,6 +328,10 @@ CASES: dict[str, Any] = {
     "gtrxl_gate": gtrxl_gate,
     "gtrxl_shift": gtrxl_shift,
     "gtrxl_attention": gtrxl_attention,
+    "r2d3": partial(r2d3, rescales=False),
+    "r2d3_rescaled": partial(r2d3, rescales=True),
+    "ngu": ngu,
+    "novelty": novelty,
 }
 
 

@@ -18,6 +18,8 @@ TYPES = (
     "sqn",
     "r2d2",
     "r2d2_gtrxl",
+    "r2d3",
+    "ngu",
     "dqfd",
     *CONTINUOUS,
     "discrete_sac",
@@ -35,7 +37,7 @@ def pair_of(kind: str, policy: Mapping[str, Any] | None = None, **env: Any) -> P
     """Return a pair that names an env and a policy, and sets no more than what has no default."""
     amount: dict[str, Any] = {"n_episode": 2} if kind == "pg" else {"n_sample": 16}
     amount = {} if kind in OFFLINE else amount
-    amount |= {"data_path": "demonstrations.npz"} if kind == "dqfd" or kind in OFFLINE else {}
+    amount |= {"data_path": "demonstrations.npz"} if kind in ("dqfd", "r2d3") or kind in OFFLINE else {}
     envs = {"collector_env_num": 2, "evaluator_env_num": 2, "n_evaluator_episode": 2, **env}
     main = {"exp_name": "run", "env": envs, "policy": deep_merge({"collect": amount}, policy or {})}
     create: dict[str, Any] = {"env": {"type": env_of(kind)}, "env_manager": {"type": "base"}, "policy": {"type": kind}}

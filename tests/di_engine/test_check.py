@@ -26,7 +26,7 @@ def write(folder: Path, name: str, kind: str, policy: dict[str, Any] | None = No
     [
         ("dqn", {}, {}, RUNS, ""),
         ("acer_x", {}, {}, "policy", "create_config.policy.type must be one of"),
-        ("dqn", {}, {"type": "smac"}, "several agents", "got the game of several agents 'smac'"),
+        ("dqn", {}, {"type": "gobigger"}, "several agents", "got the game of several agents 'gobigger'"),
         ("dqn", {}, {"type": "unheard_of"}, "env", "env.type must be one of"),
         ("dqn", {}, {"type": "rocket"}, "missing env", "the env 'rocket' does not run here"),
         ("mdqn", {"model": {"noise": True}}, {"type": "rocket"}, "option", "policy.model.noise must be False"),

@@ -60,7 +60,7 @@ def test_yaml_and_recipe_train_the_same_weights(kind: str, tmp_path: Path, monke
     folders = {name: tmp_path / name for name in ("entry", "yaml", "recipe")}
     for folder in folders.values():
         folder.mkdir()
-        if kind == "dqfd" or kind in OFFLINE:
+        if kind in ("dqfd", "r2d3") or kind in OFFLINE:
             Path(write_expert(folder, env_of(kind) == "pendulum")).rename(folder / "demonstrations.npz")
     monkeypatch.chdir(folders["entry"])
     trained = train(run).state_dict()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from lightning_ding.di_engine.data_sets import (
     pickle_command,
 )
 from lightning_ding.di_engine.translate import translate
+from lightning_ding.envs import make_vector_env
 from tests.di_engine.pairs import pair_of
 
 OBS = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -157,6 +159,60 @@ def test_config_on_d4rl_learns_from_its_file(tmp_path: Path, monkeypatch: pytest
         ValueError, match=r"env\.norm_obs\.offline_stats\.use_offline_stats must be True with a data set"
     ):
         translate(halfcheetah("td3_bc", norm_obs={"use_norm": True}))
+
+
+def pendulum(kind: str, path: str, **env: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a pair of the dizoo for the pendulum, whose actions are in [-1, 1] there."""
+    main, create = pair_of(kind, {"collect": {"data_type": "hdf5", "data_path": path}}, **env)
+    create["env"] = {"type": "pendulum"}
+    return main, create
+
+
+STATES = np.random.default_rng(0).normal([1, 0, 2], [0.5, 1, 3], (6, 3)).astype(np.float32)
+ACTIONS = np.array([-1, 1, 0.5, 0, -0.25, 0.75], dtype=np.float32)[:, None]
+
+
+def pendulum_columns(**more: Any) -> dict[str, Any]:
+    return {"obs": STATES, "action": ACTIONS, "reward": REWARD[:, None], "next_obs": STATES + 1} | more
+
+
+@pytest.mark.parametrize("kind", ["td3_bc", "cql", "edac", "iql"])
+def test_actions_of_dings_data_have_the_range_of_its_env(kind: str, tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "a.hdf5", **pendulum_columns(done=[False] * 5 + [True]))
+    run = translate(pendulum(kind, path, act_scale=True))
+    assert any("the envs take actions in [-1, 1]" in line for line in run.translated)
+    envs = make_vector_env("Pendulum-v1", num_envs=1, mode="sync", wrappers=run.data["wrappers"])
+    raw = gymnasium.make("Pendulum-v1")
+    for env in (envs, raw):
+        env.reset(seed=3)
+    assert envs.single_action_space == gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    assert envs.step(np.array([[0.75]], np.float32))[0][0].tolist() == raw.step(np.array([1.5], np.float32))[0].tolist()
+    unscaled = translate(pendulum(kind, path, act_scale=False)).data["wrappers"]
+    assert [one.rpartition(".")[2] for one in unscaled] == ["UnitActions"]
+
+
+def test_actions_in_the_range_of_the_env_are_left(tmp_path: Path) -> None:
+    columns = {**pendulum_columns(), "action": 2 * ACTIONS, "reward": REWARD, "terminated": [False] * 6}
+    path = write_hdf5(tmp_path / "a.hdf5", **columns, truncated=[False] * 5 + [True])
+    assert "wrappers" not in translate(pendulum("td3_bc", path, act_scale=True)).data
+
+
+def test_demonstrations_in_dings_form_have_the_range_of_its_env(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "a.hdf5", **pendulum_columns(done=[False] * 5 + [True]))
+    run = translate(pendulum("sqil_sac", path, act_scale=True))
+    assert run.data["demonstrations"] == path
+    assert [one["class_path"] for one in run.data["wrappers"]] == ["gymnasium.wrappers.RescaleAction"]
+
+
+def test_statistics_of_the_data_normalize_any_env(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "a.hdf5", **pendulum_columns(done=[False] * 5 + [True]))
+    norm = {"use_norm": True, "offline_stats": {"use_offline_stats": True}}
+    run = translate(pendulum("td3_bc", path, act_scale=True, norm_obs=norm))
+    assert run.data["norm_obs"] is True
+    assert not any("norm_obs" in line for line in run.warnings)
+    online = translate(pendulum("sac", "", act_scale=True, norm_obs=norm))
+    assert any("env.norm_obs has no effect" in line for line in online.warnings)
+    assert "norm_obs" not in translate(pendulum("td3_bc", path, act_scale=True, norm_obs={"use_norm": True})).data
 
 
 @pytest.mark.parametrize(

@@ -206,12 +206,10 @@ def test_an_entry_that_is_not_needed_says_why(name: str, kind: str) -> None:
         ("cartpol", {}, r"env.type must be one of \['acrobot', .*got 'cartpol' .*; did you mean 'cartpole'\?"),
         ("cartpole", {"collector_env_num": 0}, "env.collector_env_num must be an int >= 1, got 0"),
         ("cartpole", {"n_evaluator_episode": "5"}, "env.n_evaluator_episode must be an int >= 1, got '5'"),
-        ("cartpole", {"obs_plus_prev_action_reward": True}, "env.obs_plus_prev_action_reward must be False"),
         ("mujoco", {}, "env.env_id must be the id of an env, such as 'Hopper-v3', got None"),
         ("atari", {"env_id": "Pong"}, "env.env_id must be the id of an Atari game, such as .*, got 'Pong'"),
         ("atari", {"env_id": "PongNoFrameskip-v4", "frame_stack": 0}, "env.frame_stack must be an int >= 1, got 0"),
-        ("petting_zoo", {"env_id": "simple_spread_v2"}, "several agents 'mpe2.simple_spread_v3'"),
-        ("petting_zoo_pistonball", {}, "several agents 'pistonball_v6'"),
+        ("slime_volley", {"env_id": "SlimeVolley-v0"}, "several agents 'SlimeVolley-v0'"),
     ],
 )
 def test_what_cannot_be_translated_raises(kind: str, entries: dict[str, Any], message: str) -> None:

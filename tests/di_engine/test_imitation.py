@@ -75,6 +75,34 @@ def test_expert_without_a_checkpoint_ends_in_one_line() -> None:
         play_expert(translate(expert()), "gone", steps=50, seed=0)
 
 
+def test_r2d3_learns_from_sequences_of_an_expert_in_the_same_file(checkpoint: Any) -> None:
+    learn = {"batch_size": 8, "per_train_iter_k": 2}
+    own = pair("r2d3", {"learn": learn, "collect": {"data_path": None}})
+    expert_main, expert_create = expert()
+    expert_main["policy"]["collect"] |= {"model_path": "expert.ckpt"}
+    expert_main["policy"]["learn"] |= {"expert_replay_buffer_size": 60}
+    expert_create["policy"]["type"] = "dqfd"  # played by a DQN
+    file = f"main_config, create_config = {own!r}\nexpert_main_config, expert_create_config = "
+    Path("r2d3_config.py").write_text(f"{file}{(expert_main, expert_create)!r}")
+    policy: Any = entry.serial_pipeline_r2d3("r2d3_config.py", "r2d3_config.py", seed=0, max_env_step=48)
+    assert (type(policy).__name__, policy.progress.env_step >= 48) == ("R2D3Policy", True)
+    assert len(load_dataset("expert/expert_data.npz")) >= 60
+    with pytest.raises(ValueError, match=r"policy\.type must be 'r2d3', got 'dqn'"):
+        entry.serial_pipeline_r2d3(pair("dqn"), expert())
+
+
+@pytest.mark.parametrize("kind", ["r2d2_collect_traj", "offppo_collect_traj"])
+def test_policies_that_collect_for_r2d3_are_those_that_they_collect_with(kind: str) -> None:
+    main, create = pair("r2d2" if kind.startswith("r2d2") else "ppo_offpolicy")
+    main["policy"]["learn"]["expert_replay_buffer_size"] = 5
+    main["policy"]["collect"] = {"unroll_len": 4}
+    create["policy"]["type"] = kind
+    main["policy"].pop("random_collect_size")
+    run = imitation._expert_run((main, create), 0, None)
+    assert run.policy == imitation.EXPERTS[kind]
+    assert run.warnings == ()
+
+
 @pytest.mark.parametrize("kind", ["sql", "dqn"])
 def test_sqil_learns_from_an_expert(kind: str, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imitation, "SQIL_STEPS", 40)

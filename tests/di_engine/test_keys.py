@@ -61,6 +61,8 @@ VALUES: dict[str, list[Any]] = {
     "learn.lr_scheduler.min_lr_lambda": [0.5],
     "other.eps.type": ["linear"],
     "eval.evaluator.type": ["metric"],
+    "rnd_reward_model.hidden_size_list": [[32, 16]],
+    "episodic_reward_model.hidden_size_list": [[32, 16]],
     "eval.evaluator.figure_path": ["figures"],
     "eval.evaluator.render.mode": ["envstep"],
     "collect.collector.type": ["episode"],
@@ -118,7 +120,7 @@ def value_for(name: str, kind: str) -> Any:
 
 def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
-    is_prioritised = kind in ("rainbow", "d4pg", "r2d2", "r2d2_gtrxl", "dqfd")
+    is_prioritised = kind in ("rainbow", "d4pg", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd")
     true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind in ("td3", "td3_bc"), "priority": is_prioritised}
     true |= {
         "priority_IS_weight": is_prioritised,
@@ -208,6 +210,8 @@ def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, ho
             **dict.fromkeys((*VALUE_BASED, "pdqn", "discrete_cql"), 0.97),
             "rainbow": 0.99,
             "r2d2": 0.997,
+            "r2d3": 0.997,
+            "ngu": 0.997,
             "a2c": 0.9,
             "acer": 0.9,
         }.get(kind, 0.99)

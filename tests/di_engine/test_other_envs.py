@@ -59,6 +59,34 @@ def envs_of(kind: str, **entries: Any) -> Any:
         ),
         ("procgen", {"env_id": "maze"}, f"{MAKERS}.Procgen", {"game": "maze", "start_level": 0, "num_levels": 0}),
         ("d4rl", {"env_id": "hopper-medium-v2"}, "Hopper-v5", {}),
+        (
+            "petting_zoo",
+            {
+                "env_family": "mpe",
+                "env_id": "simple_spread_v2",
+                "n_agent": 4,
+                "n_landmark": 4,
+                "agent_obs_only": False,
+                "agent_specific_global_state": True,
+                "continuous_actions": True,
+                "act_scale": True,
+            },
+            "lightning_ding.di_engine.team_envs.SimpleSpread",
+            {"n_agent": 4, "max_cycles": 25, "continuous_actions": True},
+        ),
+        (
+            "mujoco_multi",
+            {"scenario": "Ant-v2", "agent_conf": "2x4d", "agent_obsk": 2, "add_agent_id": False, "episode_limit": 500},
+            "pettingzoo:gymnasium_robotics.envs.multiagent_mujoco.mamujoco_v1",
+            {
+                "team_reward": "mean",
+                "individual_rewards": False,
+                "scenario": "Ant",
+                "agent_conf": "2x4d",
+                "agent_obsk": 2,
+                "max_episode_steps": 500,
+            },
+        ),
     ],
 )
 def test_section_becomes_an_env(kind: str, entries: dict[str, Any], env: str, kwargs: dict[str, Any]) -> None:
@@ -68,7 +96,11 @@ def test_section_becomes_an_env(kind: str, entries: dict[str, Any], env: str, kw
 
 
 def test_every_type_has_a_test_here() -> None:
-    assert set(ENV_TYPES) == {"bitflip", "bsuite", "d4rl", "dmc2gym", "gym_hybrid", "minigrid", "pomdp", "procgen"}
+    assert set(ENV_TYPES) == {"bitflip", "bsuite", "d4rl", "dmc2gym", "gym_hybrid", "minigrid", "mujoco_multi"} | {
+        "petting_zoo",
+        "pomdp",
+        "procgen",
+    }
     assert not set(ENV_TYPES) & {*NOT_HERE, *SEVERAL_AGENTS}
 
 
@@ -102,7 +134,15 @@ def test_images_of_dmc2gym_are_stacked() -> None:
         ),
         ("dmc2gym", {"domain_name": "cartpole"}, r"env\.task_name must be a name"),
         ("pomdp", {"env_id": "Pong-ramNoFrameskip-v4"}, r"env\.use_ram must be True"),
-        ("smac", {}, "the game of several agents 'smac'"),
+        ("gobigger", {}, "the game of several agents 'gobigger'"),
+        ("petting_zoo", {"n_agent": 3, "n_landmark": 2}, r"env\.n_landmark must be 3, as env\.n_agent"),
+        ("petting_zoo", {"env_id": "pistonball_v6"}, r"env\.env_id must be 'simple_spread_v2'"),
+        (
+            "mujoco_multi",
+            {"scenario": "Cheetah-v2"},
+            r"env\.scenario must be the id of one of Ant, .* got 'Cheetah-v2'",
+        ),
+        ("mujoco_multi", {"scenario": "Ant-v2", "agent_conf": "2x4d"}, r"env\.agent_obsk must be an int >= 0"),
     ],
 )
 def test_what_cannot_be_translated_is_refused(kind: str, entries: dict[str, Any], message: str) -> None:

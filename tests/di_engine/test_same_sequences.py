@@ -15,9 +15,23 @@ from torch.testing import assert_close
 
 from lightning_ding import rl
 from lightning_ding.model.gtrxl import GRUGate, RelativeAttention, relative_shift, sinusoids
-from lightning_ding.policy import DTPolicy, R2D2Policy
+from lightning_ding.policy import DTPolicy, NGUPolicy, R2D2Policy, R2D3Policy
 from tests.di_engine import make_ding_sequences as script
-from tests.di_engine.make_ding_sequences import BURN_IN, CONTEXT, GAMMA, LEARNED, NSTEP, SCALE, Window
+from tests.di_engine.make_ding_sequences import (
+    BURN_IN,
+    CONTEXT,
+    GAMMA,
+    LAMBDA1,
+    LAMBDA2,
+    LEARNED,
+    MARGIN,
+    NEIGHBOURS,
+    NSTEP,
+    ONE_STEP,
+    POLICIES,
+    SCALE,
+    Window,
+)
 from tests.di_engine.stored import parts_of
 from tests.di_engine.tiny_networks import ACTIONS, HIDDEN, OBS
 
@@ -48,23 +62,84 @@ def check_gradients(network: nn.Module, theirs: Values) -> None:
 
 @pytest.mark.parametrize("case", ["r2d2", "r2d2_rescaled"])
 def test_loss_of_r2d2_with_a_burn_in_equals_ding(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs_rescales(monkeypatch)
+    policy = recurrent(R2D2Policy, case, {"value_rescale": case == "r2d2_rescaled"}, discount_factor=GAMMA)
+    check_sequences(policy, case, sequences_of(case))
+
+
+def theirs_rescales(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the functions that rescale values DI-engine's slope."""
     for name in ("value_rescale", "value_unscale"):
         monkeypatch.setattr(rl, name, partial(getattr(rl, name), slope=SLOPE))
+
+
+def recurrent(policy_class: Any, case: str, learn: dict[str, Any], model: Any = None, **config: Any) -> Any:
+    """Return a policy with the weights of a case."""
     core = {"type": "gru", "hidden_size": HIDDEN}
-    model = {"obs_shape": OBS, "action_shape": ACTIONS, "core": core, "encoder_hidden_size_list": [HIDDEN]}
-    learn = {"value_rescale": case == "r2d2_rescaled"}
-    sizes = {"burnin_step": BURN_IN, "learn_unroll_len": LEARNED, "nstep": NSTEP, "discount_factor": GAMMA}
-    policy = R2D2Policy({**sizes, "learn": learn, "model": {**model, "dueling": False, "activation": "tanh"}})
-    load(policy.model, part(case, "model"))
-    load(policy.target_model, part(case, "target"))
-    given, theirs = part(case, "in"), part(case, "out")
+    shapes = {"obs_shape": OBS, "action_shape": ACTIONS, "core": core, "encoder_hidden_size_list": [HIDDEN]}
+    shapes |= {"dueling": False, "activation": "tanh", **(model or {})}
+    sizes = {"burnin_step": BURN_IN, "learn_unroll_len": LEARNED, "nstep": NSTEP, **config}
+    policy = policy_class({**sizes, "learn": learn, "model": shapes})
+    for network, name in ((policy.model, "model"), (policy.target_model, "target")):
+        load(nn.ModuleList([network.encoder, network.head]), part(case, name))
+    return policy
+
+
+def sequences_of(case: str) -> dict[str, Any]:
+    """Return the minibatch of a case."""
+    given = part(case, "in")
     batch: Any = {name: given[name] for name in ("action", "reward", "terminated", "IS")}
     batch |= {"obs": given["obs"][:-1], "next_obs": given["obs"][1:], "recurrent_state": given["state"]}
     batch |= {"mask": torch.ones_like(given["terminated"]), "is_first": torch.zeros(len(given["IS"]), dtype=torch.bool)}
-    loss, _ = policy.loss(batch | {"priority": torch.ones(len(given["IS"]))})
-    check(loss, theirs["loss"])
+    return batch | {"priority": torch.ones(len(given["IS"]))}  # type: ignore[no-any-return]
+
+
+def check_sequences(policy: Any, case: str, batch: dict[str, Any]) -> None:
+    """Check the loss of a minibatch and its gradients."""
+    loss, _ = policy.loss(batch)
+    check(loss, part(case, "out")["loss"])
     loss.backward()
-    check_gradients(policy.model, theirs)
+    check_gradients(nn.ModuleList([policy.model.encoder, policy.model.head]), part(case, "out"))
+
+
+@pytest.mark.parametrize("case", ["r2d3", "r2d3_rescaled"])
+def test_loss_of_r2d3_equals_ding(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rescaled values DI-engine takes the margin for the weight of the one-step loss, and the other way round."""
+    theirs_rescales(monkeypatch)
+    rescales = case == "r2d3_rescaled"
+    margin, one_step = (ONE_STEP, MARGIN) if rescales else (MARGIN, ONE_STEP)
+    weights = {"lambda1": LAMBDA1, "lambda2": LAMBDA2, "lambda3": 0.0, "lambda_one_step_td": one_step}
+    learn = {"value_rescale": rescales, "margin_function": margin, **weights}
+    policy = recurrent(R2D3Policy, case, learn, discount_factor=GAMMA)
+    check_sequences(policy, case, sequences_of(case) | {"is_expert": part(case, "in")["is_expert"].bool()})
+
+
+def test_loss_of_ngu_and_its_discount_factors_equal_ding(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs_rescales(monkeypatch)
+    policy = recurrent(NGUPolicy, "ngu", {}, {"num_policies": POLICIES})
+    batch, number = sequences_of("ngu"), part("ngu", "in")["policy"]
+    check(rl.exploration_discounts(POLICIES, 0.997, 0.99), part("ngu", "out")["gammas"])
+    batch["recurrent_state"] = torch.cat([batch["recurrent_state"], number[:, None].double()], 1)
+    check_sequences(policy, "ngu", batch | {"intrinsic_reward": torch.zeros_like(batch["reward"])})
+
+
+def test_episodic_novelty_equals_ding_for_its_distances() -> None:
+    """DI-engine's distances are not squared, and their running mean begins with 1e-4 distances of 0."""
+    embeddings, total, number = part("novelty", "in")["embeddings"], 0.0, 1e-4
+    for step, theirs in enumerate(part("novelty", "out")["episodic"], NEIGHBOURS):
+        distance = (embeddings[:step] - embeddings[step]).norm(dim=1).sort().values[:NEIGHBOURS]
+        total, number = total + float(distance.sum()), number + NEIGHBOURS
+        check(rl.episodic_novelty(distance[None] * number / total)[0], theirs)
+
+
+def test_rewards_of_ngu_equal_ding_for_policies_between_the_first_and_the_last() -> None:
+    given = part("novelty", "in")
+    config = {"model": {"obs_shape": OBS, "action_shape": ACTIONS, "num_policies": POLICIES}}
+    policy: Any = NGUPolicy(config)
+    intrinsic = rl.intrinsic_reward(given["episodic"], given["lifelong"], 5.0)
+    state = torch.arange(1, POLICIES - 1).double()[:, None]
+    batch = {"reward": given["reward"].T, "intrinsic_reward": intrinsic.T, "recurrent_state": state}
+    check(policy._rewards(batch)[:-1].T, part("novelty", "out")["reward"])
 
 
 class OurWindow(Window):

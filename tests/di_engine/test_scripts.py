@@ -98,6 +98,43 @@ def test_loop_of_learning_from_replay() -> None:
     assert collector.envstep == 32
 
 
+@pytest.mark.parametrize("name", ["DQNPolicy", "C51Policy", "DDPGPolicy", "SACPolicy", "PPOPolicy"])
+def test_seed_of_the_package_decides_the_whole_loop(name: str) -> None:
+    first, second, other = (weights_of_a_loop(name, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(one, second[key]) for key, one in first.items())
+    assert any(not torch.equal(one, other[key]) for key, one in first.items())
+
+
+def weights_of_a_loop(name: str, seed: int) -> dict[str, torch.Tensor]:
+    """Return what a policy learned in a loop, from the same weights with each seed."""
+    continuous = name in ("DDPGPolicy", "SACPolicy")
+    shape = {"obs_shape": 3, "action_shape": 1} if continuous else MODEL
+    main = {"exp_name": "loop", "policy": {"cuda": False, "model": shape, "learn": {"batch_size": 8}}}
+    cls = getattr(policy, name)
+    cfg = compiled(main, cls, worker.AdvancedReplayBuffer)
+    torch.manual_seed(0)
+    learned = cls(cfg.policy)
+    utils.set_pkg_seed(seed, use_cuda=False)  # after the policy, as some scripts do, and before the buffer
+    make = pendulum if continuous else cartpole
+    env = BaseEnvManager([make for _ in range(2)], cfg.env.manager)
+    env.seed(0)
+    learner = worker.BaseLearner(cfg.policy.learn.learner, learned.learn_mode)
+    collector = worker.SampleSerialCollector(cfg.policy.collect.collector, env, learned.collect_mode)
+    buffer = worker.AdvancedReplayBuffer(cfg.policy.other.get("replay_buffer", {}))
+    eps = {"eps": 0.5} if name in ("DQNPolicy", "C51Policy") else None
+    for _ in range(2):
+        data = collector.collect(n_sample=32, train_iter=learner.train_iter, policy_kwargs=eps)
+        if not learned.on_policy:
+            buffer.push(data)
+            data = buffer.sample(8, learner.train_iter)
+        learner.train(data, collector.envstep)
+    return {key: one.clone() for key, one in learned.model.state_dict().items()}
+
+
+def pendulum() -> DingEnvWrapper:
+    return DingEnvWrapper(gym.make("Pendulum-v1"), EasyDict(env_wrapper="default"))
+
+
 def test_loop_of_learning_from_rollouts() -> None:
     main = {
         "exp_name": "rollouts",
@@ -141,7 +178,7 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     create = {"env": {"type": "pendulum" if continuous else "cartpole"}, "policy": {"type": family}}
     if family == "pg":
         create["collector"] = {"type": "episode"}
-    elif family == "dqfd" or family in OFFLINE:
+    elif family in ("dqfd", "r2d3") or family in OFFLINE:
         section["collect"]["data_path"] = "demos.npz"
     run = translate(({"exp_name": "x", "env": env, "policy": section}, create))
     wanted: Any = run.policy_class(run.policy_config).config

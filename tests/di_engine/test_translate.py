@@ -72,10 +72,12 @@ def test_source_of_another_type_is_refused(source: Any) -> None:
         translate(source)
 
 
-@pytest.mark.parametrize("key", ["rnd_reward_model", "world_model"])
-def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "why"), [("rnd_reward_model", "only ngu has them"), ("world_model", "there are no world models")]
+)
+def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str, why: str) -> None:
     main, create = pair_of("dqn")
-    with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: there are no such reward models"):
+    with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: {why}"):
         translate((main | {key: {}}, create))
     with pytest.raises(ValueError, match=f"create_config.{key} has no counterpart"):
         translate((main, create | {key: {}}))
@@ -309,8 +311,8 @@ def test_defaults_are_left_out_of_the_config() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="lightning-ding parallel"):
         translate((*pair_of("dqn"), {}))
-    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'ngu'"):
-        translate(pair_of("ngu"))
+    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'mbpo'"):
+        translate(pair_of("mbpo"))
     with pytest.raises(TypeError, match=r"'learn.batch_size' must be int, got str"):
         translate(pair_of("dqn", {"learn": {"batch_size": "64"}}))
 

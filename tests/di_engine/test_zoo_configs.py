@@ -10,7 +10,7 @@ import pytest
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry import serial_pipeline, serial_pipeline_offline, serial_pipeline_onpolicy
+from lightning_ding.entry import serial_pipeline, serial_pipeline_ngu, serial_pipeline_offline, serial_pipeline_onpolicy
 from lightning_ding.policy import CQLPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.reward_model.cases import write_expert
@@ -483,6 +483,74 @@ def test_values_of_the_long_tail_are_those_of_the_config() -> None:
     assert (acer.model.actor_head_layer_num, acer.learn.grad_clip_norm) == (0, None)
     assert (ppg.learn.epoch_per_collect, ppg.learn.aux_freq, ppg.learn.aux_train_epoch) == (1, 1, 6)
     assert (ppg.learn.grad_clip_norm, ppg.recompute_adv, ppg.model.share_encoder) == (None, False, False)
+
+
+NOVELTY: dict[str, Any] = {
+    **{"intrinsic_reward_type": "add", "learning_rate": 5e-4, "obs_shape": 4, "action_shape": 2, "batch_size": 128},
+    **{"update_per_collect": 10, "only_use_last_five_frames_for_icm_rnd": False, "clear_buffer_per_iters": 10},
+    **{"nstep": 5, "hidden_size_list": [128, 128, 64]},
+}
+CARTPOLE_NGU: dict[str, Any] = {
+    "exp_name": "cartpole_ngu_seed0",
+    "env": {
+        **{"collector_env_num": 8, "evaluator_env_num": 8, "n_evaluator_episode": 8, "stop_value": 195},
+        "obs_plus_prev_action_reward": True,
+    },
+    "rnd_reward_model": {**NOVELTY, "type": "rnd-ngu"},
+    "episodic_reward_model": {
+        **NOVELTY,
+        **{"type": "episodic", "last_nonzero_reward_rescale": False, "last_nonzero_reward_weight": 1},
+    },
+    "policy": {
+        **{"cuda": False, "priority": True, "priority_IS_weight": True, "discount_factor": 0.997, "nstep": 5},
+        **{"burnin_step": 2, "learn_unroll_len": 40},
+        "model": {
+            **{"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [128, 128, 64]},
+            "collector_env_num": 8,
+        },
+        "learn": {
+            **{"update_per_collect": 8, "batch_size": 32, "learning_rate": 1e-4, "target_update_theta": 0.001},
+        },
+        "collect": {"n_sample": 32, "traj_len_inf": True, "env_num": 8},
+        "eval": {"env_num": 8},
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "end": 0.05, "decay": 1e4},
+            "replay_buffer": {"replay_buffer_size": 10_000, "alpha": 0.6, "beta": 0.4},
+        },
+    },
+}
+
+
+def test_config_of_ngu_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    main, create = pair(CARTPOLE_NGU, "ngu")
+    create |= {"rnd_reward_model": {"type": "rnd-ngu"}, "episodic_reward_model": {"type": "episodic"}}
+    run = translate((main, create))
+    assert run.warnings == ()
+    assert run.data["wrappers"] == ["previous_step"]
+    policy: Any = serial_pipeline_ngu((main, create), seed=0, max_env_step=1)
+    config = policy.config
+    assert policy.progress.train_iter == 8
+    assert (config.model.num_policies, config.cross_mixture_ratio) == (8, 0.0)
+    assert (config.model.novelty_hidden_size_list, config.learn.learning_rate_novelty) == ((128, 128, 64), 5e-4)
+    assert set(policy.config.model.obs_shape) == {"observation", "previous_action", "previous_reward"}
+    with pytest.raises(ValueError, match=r"rnd_reward_model.*only ngu has them"):
+        translate(({**main, "policy": R2D2["policy"]}, {"env": {"type": "cartpole"}, "policy": {"type": "r2d2"}}))
+
+
+def test_config_of_r2d3_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_expert(tmp_path, False)
+    learn = {**R2D2["policy"]["learn"], "lambda1": 1.0, "lambda2": 2.0, "lambda3": 1e-5, "lambda_one_step_td": 1}
+    learn |= {"margin_function": 0.8, "per_train_iter_k": 0, "batch_size": 16}
+    section = {**R2D2["policy"], "learn": learn}
+    given = {**section, "collect": {**section["collect"], "pho": 0.25, "data_path": path}}
+    run = translate(pair({**R2D2, "policy": given}, "r2d3"))
+    assert (run.data["demonstrations"], run.data["demonstration_share"], run.warnings) == (path, 0.25, ())
+    policy: Any = serial_pipeline(pair({**R2D2, "policy": given}, "r2d3"), seed=0, max_env_step=1)
+    used = policy.config.learn
+    assert (used.lambda2, used.lambda3, used.optimizer.weight_decay, used.optimizer.type) == (2.0, 0.0, 1e-5, "adamw")
+    assert policy.progress.train_iter == learn["update_per_collect"]
 
 
 def test_config_of_pdqn_trains_and_keeps_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

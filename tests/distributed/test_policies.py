@@ -30,14 +30,15 @@ RUN = {
         "impala",
         "iqn",
         "mdqn",
+        "ngu",
         "pdqn",
         "ppo_offpolicy",
     ),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
 }
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
-DEMONSTRATIONS = {"dqfd", "rlpd", "sqil"}
-ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
+DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
+ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc"}
 
 
@@ -91,6 +92,7 @@ def test_reward_model_and_buffer_that_do_not_fit_are_refused_by_the_check() -> N
 def learn(folder: Path, name: str) -> dict[str, Any]:
     """Run a policy until it has made a few rounds, and return the status of the coordinator."""
     sequences: dict[str, Any] = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
+    sequences["ngu"] = sequences["r2d2"]
     policy: dict[str, Any] = {
         "type": name,
         "learn": {"update_per_collect": 2, "batch_size": 4},

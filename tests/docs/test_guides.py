@@ -33,6 +33,7 @@ PAGES = {
     "resume.md",
     "scaling.md",
     "speed.md",
+    "teams.md",
     "tensor_envs.md",
     "tracking.md",
     "tuning.md",

@@ -18,7 +18,7 @@ from lightning import Trainer, seed_everything
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.evaluate import evaluate
-from lightning_ding.entry.trained import env_of_run
+from lightning_ding.entry.trained import as_single, env_of_run
 from lightning_ding.policy import DQNPolicy, load_policy
 from tests.docs.pages import as_before
 from tests.policy.saved import write_checkpoint
@@ -187,6 +187,9 @@ ENVS: dict[str, dict[str, Any]] = {
     "lightning_ding.envs.make_atari": {"game": "ALE/Pong-v5"},
     "lightning_ding.envs.bit_flip.BitFlipEnv": {"n_bits": 3},
     "pettingzoo:tictactoe_v3": {"opponent": "random"},
+    "pettingzoo:mpe2.simple_spread_v3": {"N": 2, "team_reward": "mean"},
+    "lbforaging:Foraging-8x8-2p-2f-coop-v3": {"team_reward": "mean"},
+    "lightning_ding.envs.teams.SwitchRiddle": {"num_agents": 3},
     "gymnasium.envs.classic_control.CartPoleEnv": {},
     "CartPole-v1": {},
 }
@@ -197,3 +200,11 @@ def test_env_of_this_package_or_of_an_imported_module_needs_no_option(env_id: st
     wrappers = ["flatten", {"time_limit": {"max_episode_steps": 4}}, "gymnasium.wrappers.FlattenObservation"]
     found = env_of_run({"env_id": env_id, "env_kwargs": ENVS[env_id], "wrappers": wrappers})
     assert (found.env, found.env_kwargs) == (env_id, ENVS[env_id])
+
+
+def test_tensor_envs_that_have_no_other_mode_are_evaluated_as_such_and_not_shown() -> None:
+    found = env_of_run({"env_id": "vmas:balance", "mode": "tensor"})
+    assert found.mode == "tensor"
+    with pytest.raises(ValueError, match="env_id must be a single env, because a batch of tensor envs cannot be shown"):
+        as_single(found)
+    assert env_of_run({"env_id": "CartPole-v1", "mode": "tensor"}).mode == "sync"

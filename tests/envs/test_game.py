@@ -220,7 +220,7 @@ def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         GameEnv("tests.toys.games.Nothing")
     with pytest.raises(ValueError, match=r"got 'no_module\.game': No module named 'no_module'"):
         GameEnv("no_module.game")
-    with pytest.raises(TypeError, match=r"turn-based .* got Parallel; PettingZooVectorEnv takes parallel games"):
+    with pytest.raises(TypeError, match=r"turn-based .* got Parallel; ParallelTeam takes parallel games"):
         GameEnv(Parallel)
     with pytest.raises(TypeError, match=r"Discrete actions, got Box"):
         GameEnv(Boxed)

@@ -58,9 +58,23 @@ def unrolled(model: Any) -> Any:
     return [model(STEPS[:1], state), model(STEPS, state), model(STEPS, state, STARTS)]
 
 
+def of_family(model: Any) -> Any:
+    """Return the outputs of a network with memory, and those of its novelty."""
+    return [*unrolled(model), model.novelty(OBS), model.novelty.inverse_error(OBS, -OBS, CHOICES)]
+
+
 def transformed(model: Any) -> Any:
     steps = torch.arange(2).expand(BATCH, 2)
     return model(torch.stack([OBS, -OBS], 1), steps, steps.float(), steps)
+
+
+TEAM = {"agent_state": OBS.view(BATCH, 2, 3)}
+TEAM_SHAPES = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": ACTIONS}
+
+
+def unrolled_team(model: Any) -> Any:
+    steps, state = {"agent_state": STEPS.view(3, BATCH, 2, 3)}, model.first_state(BATCH)
+    return [model.act(TEAM, state), model(steps, state), model(steps, state, STARTS)]
 
 
 NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, arguments, what is called
@@ -74,6 +88,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "iqn": ("iqn", {"num_quantiles": 3}, logit),
     "fqf": ("fqf", {"num_quantiles": 3}, lambda model: [model(OBS), model.propose(OBS)]),
     "drqn": ("drqn", {"core": {"hidden_size": 4, "num_layers": 2}, "activation": "silu"}, unrolled),
+    "ngu": ("ngu", {"core": {"hidden_size": 4}, "embedding_size": 5}, of_family),
     "recurrent_vac": ("recurrent_vac", {"core": {"type": "gru", "hidden_size": 4}, "share_encoder": False}, unrolled),
     "drqn with gtrxl": (
         "drqn",
@@ -94,6 +109,9 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
         {"action_space": "discrete"},
         lambda model: [model(OBS, "compute_actor_critic"), model.compute_auxiliary(OBS)],
     ),
+    "team_vac": ("team_vac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
+    "havac": ("havac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
+    "recurrent_team_vac": ("recurrent_team_vac", {**TEAM_SHAPES, "core": {"hidden_size": 4}}, unrolled_team),
     "dt": ("dt", {"embed_dim": 4, "n_blocks": 1}, transformed),
 }
 EVERY = pytest.mark.parametrize("name", NETWORKS)
@@ -103,7 +121,8 @@ def make(name: str) -> tuple[Any, Call]:
     """Return a network in evaluation mode, with the function that calls it."""
     kind, arguments, call = NETWORKS[name]
     torch.manual_seed(0)
-    return create_model({"type": kind, "obs_shape": SIZE, "action_shape": ACTIONS, **arguments}).eval(), call
+    shapes = {} if "agent_num" in arguments else {"obs_shape": SIZE, "action_shape": ACTIONS}
+    return create_model({"type": kind, **shapes, **arguments}).eval(), call
 
 
 def tensors(output: Any) -> list[Tensor]:
@@ -113,10 +132,10 @@ def tensors(output: Any) -> list[Tensor]:
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Yield each linear layer with its parent and its name there."""
+    """Yield each linear layer that learns with its parent and its name there."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear) and not isinstance(parent, Wrapper):
+            if isinstance(layer, nn.Linear) and is_trained(layer) and not isinstance(parent, Wrapper):
                 yield parent, name, layer
 
 
@@ -205,10 +224,15 @@ def test_hooks_of_all_layers_fire_and_may_keep_what_they_see(name: str) -> None:
     sum(leaf.sum() for leaf in found).backward()  # type: ignore[union-attr]
     assert len(layers) >= 3
     assert set(outputs) == set(layers)
-    assert gradients >= {layer for layer in layers if isinstance(layer, (nn.Linear, nn.Conv2d))}
+    assert gradients >= {layer for layer in layers if isinstance(layer, (nn.Linear, nn.Conv2d)) and is_trained(layer)}
     for layer in layers:
         assert [leaf.tolist() for leaf in tensors(outputs[layer])] == [leaf.tolist() for leaf in copies[layer]]
     assert_close(found, expected, rtol=1e-6, atol=1e-6)  # a recurrent layer with hooks is called for each step
+
+
+def is_trained(layer: nn.Module) -> bool:
+    """Return whether a layer learns, as those of a network of random features do not."""
+    return all(parameter.requires_grad for parameter in layer.parameters())
 
 
 def is_layer(module: nn.Module) -> bool:

@@ -111,7 +111,7 @@ def test_layer_norm_of_a_policy_normalises_every_hidden_layer(name: str) -> None
     assert torch.isfinite(with_it.eval_mode.forward(obs)["action"]).all()
 
 
-WITH_MEMORY = ("r2d2", "recurrent_ppo")
+WITH_MEMORY = ("r2d2", "r2d3", "ngu", "recurrent_ppo")
 HINTS = {
     **dict.fromkeys((*names_of(QLearningPolicy), "pqn"), "learns from single transitions; r2d2 is"),
     **dict.fromkeys(

@@ -41,6 +41,7 @@ CARTPOLE = {
     "fqf": 450,
     "discrete_sac": 200,
     "r2d2": 400,
+    "r2d3": 195,
     "recurrent_ppo": 400,
     "ppo": 475,
     "ppg": 475,
@@ -51,6 +52,8 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
+TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo")
+"""The recipes of teams, which learn the two-step game."""
 PENDULUM = {
     "bdq": -250,
     "ddpg": -200,
@@ -63,7 +66,7 @@ PENDULUM = {
     "crossq": -200,
     "rlpd": -200,
 }
-REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9}  # reward models and hindsight
+REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9, "ngu": 0.9}  # reward models and hindsight
 REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
 BARS = CARTPOLE | PENDULUM | REWARDED | {"recurrent_ppo_t_maze": 1.0}
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
@@ -87,10 +90,17 @@ OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", 
 OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
-TWINS |= {"rnd": "rnd_mountaincar", "icm": "icm_mountaincar", "gail": "gail_cartpole", "her": "her_bitflip"}
+TWINS |= {name: f"{name}_two_step" for name in TEAMS}
+TWINS |= {
+    "rnd": "rnd_mountaincar",
+    "icm": "icm_mountaincar",
+    "gail": "gail_cartpole",
+    "her": "her_bitflip",
+    "ngu": "ngu_corridor",
+}
 TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
 TWINS |= {name: name for name in PACKAGES}
-DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "rlpd": "pendulum.npz"}
+DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "r2d3": "demos.npz", "rlpd": "pendulum.npz"}
 OF_REWARDS = {"gail": "expert.npz", "guided_cost": "expert.npz", "red": "expert.npz"}
 OF_REWARDS |= {"trex": "ranked.npz", "drex": "ranked.npz"}
 """The recipes whose file is an option of their reward model."""
@@ -99,11 +109,12 @@ DATA |= {name: offline.file_of(offline.ALGORITHMS[name]).name for name in OFFLIN
 """The recipes that take data, and their file."""
 ARGUMENTS = (
     *("num_envs", "max_env_step", "max_train_iter", "env_kwargs", "eval_env_kwargs", "wrappers"),
-    *("norm_obs", "norm_reward"),
+    *("norm_obs", "norm_reward", "demonstration_share"),
 )
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
 SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "dqfd": {"learn.per_train_iter_k": 10},
+    "r2d3": {"learn.per_train_iter_k": 10},
     "dqn_acrobot": {"eval.evaluator.max_episode_steps": 4},
     "dqn_minatar": {"random_collect_size": 100},
     "dqn_pong": {
@@ -176,7 +187,7 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
 
 def test_every_algorithm_has_a_recipe() -> None:
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
-    assert ours == {*CARTPOLE, *PENDULUM, *OFFLINE}
+    assert ours == {*CARTPOLE, *PENDULUM, *TEAMS, *OFFLINE}
 
 
 @EVERY

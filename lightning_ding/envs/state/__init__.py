@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 LIBRARIES = frozenset({"gymnasium", "lightning", "lightning_ding", "numpy", "torch", *sys.stdlib_module_names})
 """Packages that hold no state of an env."""
@@ -31,3 +36,18 @@ def _mangled(name: str, kind: type) -> str:
     """Return the name of a slot in the namespace of its class, which differs for ``__private`` ones."""
     is_private = name.startswith("__") and not name.endswith("__")
     return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+
+
+@contextmanager
+def unchanged_random_numbers() -> Iterator[None]:
+    """Restore the global random number generators at the end, because an env may draw from them."""
+    torch: Any = sys.modules.get("torch")  # not imported in env processes
+    python, of_numpy = random.getstate(), np.random.get_state()
+    of_torch = None if torch is None else torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+        if of_torch is not None:
+            torch.set_rng_state(of_torch)

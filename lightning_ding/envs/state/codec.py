@@ -45,6 +45,10 @@ IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, np.generic, logg
 CHANGEABLE: tuple[type, ...] = (list, dict, set, deque, bytearray)
 CHANGEABLE += (np.random.Generator, np.random.RandomState, random.Random)
 CONSTANT_DEPTH = 10
+PARTS = frozenset({"instance", "method", "class"})
+"""Kinds of encodings that ``Memo.read_parts`` makes."""
+LOAD_PARTS = -1
+"""The key, among the numbers of decoded objects, of the function that restores those encodings."""
 
 
 def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: int = 0) -> Coded:
@@ -64,7 +68,7 @@ def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: i
         raise NotPlainError(f"{path} is nested deeper than {DEPTH} levels")
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if memo is not None and _is_mutable(value):
+    if memo is not None and (memo.read_parts is not None or _is_mutable(value)):
         return memo.once(value, path, lambda: _to_plain(value, path, memo, depth))
     return _to_plain(value, path, memo, depth)
 
@@ -87,6 +91,8 @@ def _to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Coded:
     if is_simulator(value):
         state = to_plain(read_simulator(value, path), path, memo, depth + 1)
         return {"kind": "simulator", "class": simulator_name(value), "state": state}
+    if memo is not None and memo.read_parts is not None and isinstance(value, (types.MethodType, type)):
+        return memo.read_parts(value, path, memo, depth)
     if _is_constant(value):
         held = state_within(value, () if memo is None else memo.layers)
         if held is not None:
@@ -115,7 +121,12 @@ def from_plain(coded: Coded, existing: Any = None, path: str = "value", decoded:
         if coded["as"] not in decoded:
             raise NotPlainError(f"{path} refers to an object that does not exist now")
         return decoded[coded["as"]]
-    value = _from_plain(coded, existing, path, decoded)
+    if coded["kind"] in PARTS:
+        if LOAD_PARTS not in decoded:
+            raise NotPlainError(f"{path} was an object of another package, which is not expected here")
+        value = decoded[LOAD_PARTS](coded, existing, path, decoded)
+    else:
+        value = _from_plain(coded, existing, path, decoded)
     if "number" in coded:
         decoded[coded["number"]] = value
     return value
@@ -240,7 +251,10 @@ def _container_to_plain(value: Any, path: str, memo: Memo | None, depth: int) ->
     if isinstance(value, enum.Enum):
         return {"kind": "enum", "class": _class_name(kind), "name": value.name}
     if kind in (dict, OrderedDict):
-        pairs = [[to_plain(k, path, None, depth), to_plain(v, f"{path}[{k!r}]", memo, depth)] for k, v in value.items()]
+        of_keys = memo if memo is not None and memo.read_parts is not None else None
+        pairs = [
+            [to_plain(k, path, of_keys, depth), to_plain(v, f"{path}[{k!r}]", memo, depth)] for k, v in value.items()
+        ]
         return {"kind": name, "pairs": pairs}
     if kind in (list, tuple, set, frozenset, deque) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
         items = [to_plain(item, f"{path}[{place}]", memo, depth) for place, item in enumerate(value)]
@@ -251,21 +265,24 @@ def _container_to_plain(value: Any, path: str, memo: Memo | None, depth: int) ->
     if _has_parts(kind):
         parts = {key: to_plain(below, f"{path}.{key}", memo, depth) for key, below in attributes(value).items()}
         return {"kind": "object", "class": _class_name(kind), "parts": parts}
+    found = None if memo is None or memo.read_parts is None else memo.read_parts(value, path, memo, depth)
+    if found is not None:
+        return found
     raise NotPlainError(f"{path} is a {kind.__module__}.{kind.__qualname__}")
 
 
 def _container_from_plain(coded: Coded, existing: Any, path: str, decoded: dict[int, Any]) -> Any:
     kind = coded["kind"]
     if kind == "enum":
-        return _find_class(coded["class"], path, lambda one: issubclass(one, enum.Enum))[coded["name"]]
+        return find_class(coded["class"], path, lambda one: issubclass(one, enum.Enum))[coded["name"]]
     if kind in ("dict", "OrderedDict"):
         old = existing if isinstance(existing, dict) else {}
-        keys = [from_plain(key) for key, _ in coded["pairs"]]
+        keys = [from_plain(key, None, path, decoded) for key, _ in coded["pairs"]]
         values = [below for _, below in coded["pairs"]]
         whole = {k: from_plain(v, old.get(k), f"{path}[{k!r}]", decoded) for k, v in zip(keys, values, strict=True)}
         return whole if kind == "dict" else OrderedDict(whole)
     if kind == "object":
-        new = object.__new__(_find_class(coded["class"], path, _has_parts))
+        new = object.__new__(find_class(coded["class"], path, _has_parts))
         for name, below in coded["parts"].items():
             object.__setattr__(new, name, from_plain(below, getattr(existing, name, None), f"{path}.{name}", decoded))
         return new
@@ -275,7 +292,7 @@ def _container_from_plain(coded: Coded, existing: Any, path: str, decoded: dict[
     if kind == "deque":
         return deque(items, coded["maxlen"])
     if kind == "namedtuple":
-        return _find_class(coded["class"], path, lambda one: hasattr(one, "_fields"))._make(items)
+        return find_class(coded["class"], path, lambda one: hasattr(one, "_fields"))._make(items)
     return SEQUENCES[kind](items)
 
 
@@ -288,7 +305,7 @@ def _class_name(kind: type) -> list[str]:
     return [kind.__module__, kind.__qualname__]
 
 
-def _find_class(name: list[str], path: str, fits: Any) -> Any:
+def find_class(name: list[str], path: str, fits: Any) -> Any:
     """Return a class of a module that is already imported; loading a file must not import or call anything."""
     found: Any = sys.modules.get(name[0])
     for part in name[1].split("."):

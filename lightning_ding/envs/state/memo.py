@@ -53,10 +53,13 @@ class Memo:
 
     Args:
         layers: Envs and wrappers whose state is read; methods bound to them are constants.
+        read_parts: Function ``(value, path, memo, depth)`` that returns the encoding of an object of an unknown class,
+            or None; by default there is none.
     """
 
-    def __init__(self, layers: Iterable[Any] = ()) -> None:
+    def __init__(self, layers: Iterable[Any] = (), read_parts: Callable[..., Coded] | None = None) -> None:
         self.layers = tuple(layers)
+        self.read_parts = read_parts
         self._coded: dict[int, tuple[Any, Coded]] = {}  # keeps the objects alive, so that no id is reused
         self._memory: list[MemoryRange] = []
         self._numbers = 0
@@ -81,6 +84,10 @@ class Memo:
             coded["number"] = self._numbers
             self._numbers += 1
         return {"kind": "same", "as": coded["number"]}
+
+    def begin(self, value: Any, coded: Coded) -> None:
+        """Let what an object contains refer to the object, whose encoding is filled later."""
+        self._coded[id(value)] = (value, coded)
 
     @contextmanager
     def copies(self) -> Iterator[None]:

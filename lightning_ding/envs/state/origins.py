@@ -64,9 +64,10 @@ def note_origins(layers: Iterable[Any]) -> None:
 
 
 def layers_of(env: VectorEnv) -> list[Any]:
-    """Return a vector env, its wrappers, and its envs and their wrappers."""
+    """Return a vector env, its wrappers, its envs and their wrappers, and what these name as ``layers_within``."""
     *wrappers, core = chain(env)
-    return [*wrappers, core, *(layer for one in envs_in(core) for layer in chain(one))]
+    layers = [*wrappers, core, *(layer for one in envs_in(core) for layer in chain(one))]
+    return [*layers, *(inner for layer in layers for inner in getattr(layer, "layers_within", ()))]
 
 
 def envs_in(core: Any) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.core import RecurrentCore
+from lightning_ding.model.core import create_core
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.mlp import MLP, activation_function
 
@@ -98,7 +98,7 @@ class AgentEncoder(nn.Module):
         hidden_sizes: Widths of the layers.
         activation: Activation after each layer.
         layer_norm: Apply layer normalisation before each activation.
-        core: Arguments of :class:`RecurrentCore`, whose state each agent has; None has no memory.
+        core: Options of the core, whose state each agent has, see :func:`create_core`; None has no memory.
 
     Example:
         >>> encoder = AgentEncoder(3, 4, hidden_sizes=[8])
@@ -126,12 +126,12 @@ class AgentEncoder(nn.Module):
         first = obs_size + agent_num * self.has_ids
         self.layers = AgentMLP([first, *hidden_sizes], self.groups, activation, True, layer_norm)
         self.output_size = hidden_sizes[-1] if hidden_sizes else first
-        self.core: RecurrentCore | None = None
+        self.core: Any = None
         self.state_size = 0
         if core is not None:
             shared = "true with recurrent layers, whose weights all agents share"
             require(len(set(self.groups)) == 1, "model.parameter_sharing", shared, parameter_sharing)
-            self.core = RecurrentCore(self.output_size, **core)
+            self.core = create_core(self.output_size, core)
             self.output_size, self.state_size = self.core.output_size, agent_num * self.core.state_size
 
     def forward(self, seen: Tensor) -> Tensor:
@@ -154,8 +154,8 @@ class AgentEncoder(nn.Module):
         assert self.core is not None
         features = self(seen).flatten(1, 2)  # an agent is a sequence of its own, (T, B N, H)
         every = None if starts is None else starts.repeat_interleave(self.agent_num, 1)
-        output, after = self.core(features, state.view(-1, self.core.state_size), every)
-        return output.unflatten(1, (-1, self.agent_num)), after.view(len(state), -1)
+        output, after = self.core(features, state.reshape(-1, self.core.state_size), every)
+        return output.unflatten(1, (-1, self.agent_num)), after.reshape(-1, self.state_size)
 
     def first_state(self, batch_size: int) -> Tensor:
         """Return the state of all agents at the start of an episode, zeros of shape (B, S)."""

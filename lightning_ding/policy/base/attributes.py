@@ -54,6 +54,8 @@ class AttributesAndModes(PolicyAttributes):
     has_dict_config: ClassVar[bool] = False
     supports_tensors: ClassVar[bool] = False
     """Whether it can act and learn with ``mode="tensor"`` of a datamodule."""
+    reads_weights_after_step: ClassVar[bool] = False
+    """Whether ``_process_transition`` reads the network."""
     tensor_envs: int | None = None
     """Number of the tensor envs that it acts in; None with arrays, where random numbers come from ``rng``."""
 

@@ -34,7 +34,9 @@ class Normaliser(nn.Module):
     """Shifts and scales observations to mean 0 and standard deviation 1, and scales rewards.
 
     Without statistics it changes nothing. :meth:`begin` sets what to normalise, and loading a state dict adds the
-    statistics that it contains. In a Dict space, ``action_mask`` and entries that are no floats stay as they are.
+    statistics that it contains. In a Dict space, ``action_mask`` and entries that are no floats stay as they are; of a
+    team's observations, only ``agent_state`` and ``global_state`` change. Each agent has statistics of the steps in
+    which it is in the episode; what it sees afterwards stays 0, and so do the zeros that fill up an observation.
     Observations of double precision are shifted in it, because single precision may lose their variation, as that of
     time stamps and prices. Rewards are divided by the standard deviation of the discounted return
     ``G_t = discount_factor * G_{t-1} + r_t`` from the start of its episode, as in OpenAI Baselines' VecNormalize; no
@@ -69,12 +71,12 @@ class Normaliser(nn.Module):
     @property
     def has_seen_obs(self) -> bool:
         """Whether there are statistics of observations, of at least one."""
-        return bool(self.paths) and all(int(self._part(name).count) > 0 for name in self.paths)
+        return bool(self.paths) and all(bool((self._part(name).count > 0).any()) for name in self.paths)
 
     @property
     def has_statistics(self) -> bool:
         """Whether there are statistics of everything that is normalised."""
-        return all(int(self._part(name).count) > 0 for name in self._modules)
+        return all(bool((self._part(name).count > 0).any()) for name in self._modules)
 
     def begin(
         self,
@@ -100,14 +102,19 @@ class Normaliser(nn.Module):
                 raise ValueError(f"{name} must be True for a policy that was trained with it, got False")
         self.keeps_double = False
         if norm_obs:
-            from lightning_ding.policy.base.running_statistics import float_entries, space_at, statistics_name
+            from lightning_ding.policy.base.running_statistics import (
+                count_shape,
+                float_entries,
+                space_at,
+                statistics_name,
+            )
 
             found = float_entries(observation_space)
             allowed = "a Box of floats, or a Dict with one that is not called action_mask, with norm_obs"
             if not found:
                 raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
             for path, shape in found.items():
-                self._add(statistics_name(path), shape)
+                self._add(statistics_name(path), shape, count_shape(observation_space, path, shape))
                 self.keeps_double = self.keeps_double or space_at(observation_space, path).dtype == np.float64
         if norm_reward:
             self._add(REWARD, ())
@@ -118,7 +125,7 @@ class Normaliser(nn.Module):
     def needs_double(self) -> bool:
         """Whether the observations seen so far vary less than single precision counts, so that they need double."""
         parts = [self._part(name) for name in self.paths]
-        sizes = [(part.mean.abs(), part.std) for part in parts if part.count > 0]
+        sizes = [(part.mean.abs(), part.std) for part in parts if bool((part.count > 0).any())]
         return any(bool(((size >= LARGE) & (std < FEW_STEPS * EPS * size)).any()) for size, std in sizes)
 
     # ------------------------------------------------------------------ normalising
@@ -136,10 +143,12 @@ class Normaliser(nn.Module):
         """
         if not self.paths:
             return obs
-        from lightning_ding.policy.base.running_statistics import replaced, single
+        from lightning_ding.policy.base.running_statistics import only_alive, replaced, single
 
         for name, path in self.paths.items():
             obs = replaced(obs, path, self._part(name))
+            if self._part(name).count.ndim:
+                obs = only_alive(obs, path)
         return nested.apply(single, obs)
 
     def normalise_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,6 +161,12 @@ class Normaliser(nn.Module):
         normal = {name: self.normalise_obs(batch[name]) for name in OBSERVATIONS if name in batch}
         if self._has_reward:
             normal |= {name: self._part(REWARD).scaled(batch[name]) for name in REWARDS if name in batch}
+            reached = normal.get("next_obs", batch.get("next_obs"))
+            if isinstance(reached, Mapping):  # of a team, it may have the reward of each agent
+                scaled = {
+                    name: self._part(REWARD).scaled(one) for name, one in reached.items() if name == "agent_reward"
+                }
+                normal["next_obs"] = {**reached, **scaled}
         return {**batch, **normal}
 
     def scale_return(self, value: Tensor) -> Tensor:
@@ -170,12 +185,14 @@ class Normaliser(nn.Module):
                 last call continues.
         """
         from lightning_ding.policy.base.rank_statistics import merge_over_ranks
-        from lightning_ding.policy.base.running_statistics import entry_at, finite_moments
+        from lightning_ding.policy.base.running_statistics import entry_at, finite_moments, moments_of_agents
 
         parts, found = [], []
         for name, path in self.paths.items():
             parts.append(self._part(name))
-            found.append(finite_moments(entry_at(transitions["obs"], path)))
+            seen = entry_at(transitions["obs"], path)
+            counts_agents = parts[-1].count.ndim > 0
+            found.append(moments_of_agents(seen, transitions["obs"]) if counts_agents else finite_moments(seen))
         if self._has_reward:
             parts.append(self._part(REWARD))
             reward, env_id, episode_id = (transitions[name] for name in ("reward", "env_id", "episode_id"))
@@ -210,11 +227,11 @@ class Normaliser(nn.Module):
     def _part(self, name: str) -> Part:
         return cast("Part", self._modules[name])
 
-    def _add(self, name: str, shape: tuple[int, ...]) -> None:
+    def _add(self, name: str, shape: tuple[int, ...], count_shape: tuple[int, ...] = ()) -> None:
         if name not in self._modules:
             from lightning_ding.policy.base.running_statistics import Part, path_of
 
-            self.add_module(name, Part(shape))
+            self.add_module(name, Part(shape, count_shape))
             if name != REWARD:
                 self.paths[name] = path_of(name)
 
@@ -223,5 +240,5 @@ class Normaliser(nn.Module):
         for key, value in state_dict.items():
             if key.startswith(prefix) and key.endswith(".mean"):
                 name = key.removeprefix(prefix).removesuffix(".mean")
-                self._add(name, tuple(value.shape))
+                self._add(name, tuple(value.shape), tuple(state_dict[f"{key.removesuffix('.mean')}.count"].shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)

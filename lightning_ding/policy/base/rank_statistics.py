@@ -15,7 +15,9 @@ from lightning_ding.rl.running import Moments, combine_moments, moments
 from lightning_ding.utils.ranks import gather_rows, sum_over_ranks, world_size
 
 
-def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[Tensor]:
+def standardise_over_ranks(
+    tables: Sequence[Tensor], eps: float = 1e-8, counted: Sequence[Tensor] | None = None
+) -> list[Tensor]:
     """Return each row of each table minus its mean, divided by its standard deviation plus ``eps``.
 
     A row stands for the minibatch that all ranks together learn from, so that two ranks with half of it each do what
@@ -25,13 +27,18 @@ def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[
     Args:
         tables: Rows of one length each, shapes (M_i, B_i); all M_i together are M, the same on every rank.
         eps: Keeps rows of equal numbers at 0.
+        counted: 1 for each number that counts and 0 for each that does not, tables of the same shapes; None counts all.
     """
-    if world_size() == 1:
+    if world_size() == 1 and counted is None:
         return [_standardised(table, eps) for table in tables]
-    sums = torch.cat([_sums(table.double()) for table in tables], dim=1)  # (3, M)
+    weights = [torch.ones_like(table) for table in tables] if counted is None else counted
+    sums = torch.cat(
+        [_sums(one.double(), weight) for one, weight in zip(tables, weights, strict=True)], dim=1
+    )  # (3, M)
     count, total, squares = sum_over_ranks(sums)  # once for all tables: the ranks may have one or two of them
-    mean = total / count
+    mean = total / count.clamp(min=1)
     std = ((squares - total * mean) / (count - 1).clamp(min=1)).clamp(min=0).sqrt()
+    mean, std = torch.where(count < 2, 0.0, mean), torch.where(count < 2, 1.0, std)  # a single number stays as it is
     sizes = [len(table) for table in tables]
     rows = zip(tables, mean.split(sizes), std.split(sizes), strict=True)
     return [((table - mu[:, None]) / (sigma[:, None] + eps)).to(table.dtype) for table, mu, sigma in rows]
@@ -44,8 +51,9 @@ def _standardised(table: Tensor, eps: float) -> Tensor:
     return (table - mean) / (std + eps)
 
 
-def _sums(table: Tensor) -> Tensor:
-    return torch.stack([torch.full_like(table[:, 0], table.shape[1]), table.sum(1), table.square().sum(1)])
+def _sums(table: Tensor, weight: Tensor) -> Tensor:
+    table = table * weight
+    return torch.stack([weight.double().sum(1), table.sum(1), table.square().sum(1)])
 
 
 def update_over_ranks(running: RunningMeanStd, x: Tensor) -> None:
@@ -74,7 +82,7 @@ def merge_over_ranks(running: Sequence[RunningMeanStd], found: Sequence[Moments]
 def _like(found: Sequence[Moments], row: Tensor) -> list[Moments]:
     """Return the moments that a rank has sent as a row."""
     parts = iter(row.split([moment.numel() for moments_ in found for moment in moments_]))
-    return [(next(parts).view(()), next(parts).view_as(mean), next(parts).view_as(m2)) for _, mean, m2 in found]
+    return [tuple(next(parts).view_as(moment) for moment in moments_) for moments_ in found]
 
 
 def _combined(ranks: Sequence[Sequence[Moments]]) -> list[Moments]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_ding.rl import RunningMeanStd
 from lightning_ding.rl.running import Moments, moments
+from lightning_ding.utils.teams import AGENT_STATE, ALIVE, GLOBAL_STATE, is_team
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
@@ -20,13 +21,20 @@ OBS = "obs"  # name of the statistics of observations; those of an entry of a Di
 
 
 class Part(RunningMeanStd):
-    """Statistics of one kind of numbers, and what they are shifted and scaled by, in single precision."""
+    """Statistics of one kind of numbers, and what they are shifted and scaled by, in single precision.
+
+    Args:
+        shape: Shape of an item.
+        count_shape: Shape of the number of items: (N, 1) if it differs between the N agents of a team.
+    """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], count_shape: tuple[int, ...] = ()) -> None:
         super().__init__(shape)
+        if count_shape:
+            self.register_buffer("count", torch.zeros(count_shape, dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(shape), persistent=False)
         self.register_buffer("scale", torch.ones(shape), persistent=False)
 
@@ -72,8 +80,39 @@ def finite_moments(x: Tensor) -> Moments:
     return moments(x[x.isfinite().reshape(len(x), -1).all(1)])
 
 
+def count_shape(space: spaces.Space[Any], path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the number of items: (N, 1) for what the N agents of a team see, which may leave early."""
+    counts_agents = path == (AGENT_STATE,) and is_team(space) and ALIVE in cast(spaces.Dict, space).spaces
+    return (shape[0], 1) if counts_agents else ()
+
+
+def only_alive(obs: Any, path: tuple[str, ...]) -> Any:
+    """Return observations in which agents that have left see zeros in the entry that some keys lead to."""
+    return {**obs, path[0]: obs[path[0]] * obs[ALIVE].unsqueeze(-1)}
+
+
+def moments_of_agents(x: Tensor, obs: Any) -> Moments:
+    """Return the moments of what each agent of a team sees, over the steps in which it is in the episode.
+
+    Args:
+        x: What the agents see, shape (S, N, D).
+        obs: Observations with ``alive``, shape (S, N).
+
+    Returns:
+        Count (N, 1), mean and m2 (N, D), in double precision; the mean of no items is 0.
+    """
+    x = x.double()
+    counted = (obs[ALIVE].bool() & x.isfinite().all(-1)).unsqueeze(-1)
+    count = counted.sum(0, dtype=x.dtype)
+    x = torch.where(counted, x, 0.0)
+    mean = x.sum(0) / count.clamp(min=1)
+    return count, mean, torch.where(counted, x - mean, 0.0).square().sum(0)
+
+
 def float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
     """Return the shapes of what can be normalised in a space, by the keys that lead there."""
+    if is_team(space) and isinstance(space, spaces.Dict):
+        space = spaces.Dict({name: space[name] for name in (AGENT_STATE, GLOBAL_STATE) if name in space.spaces})
     if isinstance(space, spaces.Tuple):
         space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
     if isinstance(space, spaces.Dict):

@@ -44,7 +44,8 @@ class Overlap:
         self._collector, self._policy, self._count = collector, policy, count
         self._weights = KeptWeights(policy)
         own = type(policy)._process_transition
-        self._reads_weights = own.__module__.partition(".")[0] != __name__.partition(".")[0]  # then it may
+        is_own = own.__module__.partition(".")[0] != __name__.partition(".")[0]  # then it may read them
+        self._reads_weights = is_own or policy.reads_weights_after_step
         self._is_open = False  # whether the round has not been counted
         self._call: Call | None = None  # of the collection that is under way
         self._output: Any = None  # of the policy, for the step that is under way

@@ -13,9 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from lightning_ding import nested
+from lightning_ding.envs.teams.games import TwoStepGame
 from lightning_ding.policy import DDPGPolicy, DQNPolicy, DTPolicy, Policy, PPOPolicy, R2D2Policy
 from lightning_ding.policy.base.predict import to_batch
-from tests.algorithms.table import ALGORITHMS, make_policy
+from tests.algorithms.table import ALGORITHMS, TEAMS, make_policy
 from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, LEGAL, MASKS, OBSERVATIONS
 from tests.policy.saved import write_checkpoint
 from tests.toys.reference_policies import PlainDQN
@@ -28,21 +29,21 @@ def loaded(policy: Policy[Any], tmp_path: Path) -> Any:
     return type(policy).load_from_checkpoint(write_checkpoint(policy, tmp_path / "policy.ckpt"), weights_only=True)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 def test_every_algorithm_acts_in_its_env_without_further_conversion(name: str, tmp_path: Path) -> None:
-    env = gym.make(ALGORITHMS[name].env_id, disable_env_checker=False)
+    env = TwoStepGame() if name in TEAMS else gym.make(ALGORITHMS[name].env_id, disable_env_checker=False)
     policy = loaded(make_policy(name).build(env.observation_space, env.action_space), tmp_path)
     obs, _ = env.reset(seed=0)
     for deterministic in (True, False):
         actor = policy.actor(deterministic=deterministic)
-        for act in (actor, lambda obs, actor=actor: actor(np.stack([obs, obs]))[1]):
+        for act in (actor, lambda obs, actor=actor: actor(nested.stack_arrays([obs, obs]))[1]):
             action = act(obs)
             assert env.action_space.contains(action), action
             obs, *_ = env.step(action)
     env.close()
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("r2d2", "recurrent_ppo")])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("r2d2", "r2d3", "ngu", "recurrent_ppo")])
 def test_prediction_is_that_of_the_eval_mode(name: str) -> None:
     env = gym.make(ALGORITHMS[name].env_id)
     policy = make_policy(name).build(env.observation_space, env.action_space)

@@ -1,0 +1,57 @@
+"""DI-engine's ``simple_spread``: its observations, rewards and ends are those that DI-engine's env returned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+RECORDED = json.loads(Path(__file__).with_name("ding_simple_spread.json").read_text())
+
+
+def made(section: dict[str, Any], **arguments: Any) -> Any:
+    pytest.importorskip("mpe2")
+    from lightning_ding.di_engine.team_envs import SimpleSpread
+
+    entries = {name: one for name, one in section.items() if name not in ("n_landmark", "act_scale")}
+    return SimpleSpread(**entries, **arguments)
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda one: str(sorted(one["section"])))
+def test_numbers_are_those_of_di_engine(recorded: dict[str, Any]) -> None:
+    section = recorded["section"]
+    env = made(section)
+    is_box = section.get("continuous_actions", False)
+    seen, rewards, ends = [env.reset(seed=recorded["seed"])[0]], [], []
+    for action in recorded["action"]:
+        given = np.array(action)
+        obs, reward, terminated, truncated, _ = env.step((given + 1) / 2 if is_box else given[:, 0])
+        seen.append(obs)
+        rewards.append(reward)
+        ends.append(terminated or truncated)
+    assert rewards == pytest.approx(recorded["reward"], rel=1e-6)
+    assert ends == recorded["done"]
+    for own, then in zip(seen, recorded["obs"], strict=True):
+        assert env.observation_space.contains(own)
+        names = (
+            {"agent_state"} if section.get("agent_obs_only") else set(then) - {"action_mask"}
+        )  # of ones, in a Box too
+        assert set(own) == names
+        for name in names:
+            theirs = np.array(then[name] if isinstance(then, dict) else then, np.float32)
+            assert np.allclose(own[name], theirs, rtol=1e-6, atol=1e-7), name
+            assert own[name].shape == theirs.shape
+
+
+def test_rewards_of_agents_add_up() -> None:
+    env = made({"n_agent": 3, "max_cycles": 2}, individual_rewards=True)
+    env.reset(seed=0)
+    obs, reward, *_ = env.step(np.zeros(3, np.int64))
+    assert obs["agent_reward"].sum() == pytest.approx(reward)
+    first = reward
+    _, reward, terminated, truncated, info = env.step(np.zeros(3, np.int64))
+    assert (terminated, truncated) == (False, True)
+    assert sum(info[f"return_agent_{one}"] for one in range(3)) == pytest.approx(first + reward)
