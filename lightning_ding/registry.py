@@ -160,7 +160,8 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
-    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo") | {"happo": "teams.happo"},
+    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo")
+    | {name: f"teams.{name}" for name in ("happo", "iql_ma", "vdn", "qmix", "wqmix", "qtran")},
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
@@ -168,6 +169,7 @@ MODEL_REGISTRY: Registry[Any] = Registry(
     modules={
         **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
         **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
+        **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "teams.team_q"),
     },
 )
 ENCODER_REGISTRY: Registry[Any] = Registry(

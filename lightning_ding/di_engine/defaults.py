@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_ding.di_engine.team_keys import TEAM_DEFAULTS, TEAM_WITHOUT_KEY
+from lightning_ding.di_engine.team_keys import ROLLOUT_DEFAULTS, ROLLOUT_WITHOUT_KEY
 
 _EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
 _ENCODER = {"encoder_hidden_size_list": [128, 128, 64]}
@@ -33,6 +33,24 @@ _SEQUENCES = {
 }
 _QUANTILES = {**_HEAD, "quantile_embedding_size": 128}
 
+_TEAM: dict[str, Any] = {
+    "random_collect_size": 0,
+    "model": {"lstm_type": "gru"},
+    "learn": {"update_per_collect": 20, "batch_size": 32, "target_update_theta": 0.008, "clip_value": 100},
+    "collect": {"unroll_len": 10},
+    "other": {
+        "eps": {"type": "exp", "start": 1.0, "end": 0.05, "decay": 50_000},
+        "replay_buffer": {"replay_buffer_size": 5000},
+    },
+}
+TEAM_DEFAULTS: dict[str, dict[str, Any]] = {
+    **ROLLOUT_DEFAULTS,
+    "qmix": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
+    "vdn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
+    "wqmix": _TEAM | {"learn": {**_TEAM["learn"], "wqmix_ow": True, "alpha": 0.1}},
+    "qtran": _TEAM | {"learn": {**_TEAM["learn"], "opt_weight": 0.01, "nopt_min_weight": 0.0001, "double_q": True}},
+}
+"""Those of the policies of teams."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "dqn": {**_Q_LEARNING, "nstep": 1, "learn": _STEPS},
     **{name: {**_Q_LEARNING, "learn": _STEPS} for name in ("mdqn", "sql")},
@@ -137,7 +155,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": {"replay_buffer": {"replay_buffer_size": 1000}},
     },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
-    **TEAM_DEFAULTS,
     "cql": {"learn": {"learning_rate_policy": 3e-4, "min_q_weight": 1.0}},
     "edac": {
         "model": {"critic_head_layer_num": 1},
@@ -165,9 +182,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "model": _HEAD,
         "learn": {"batch_size": 32, "learning_rate": 1e-5, "optimizer": "SGD", "momentum": 0.9, "weight_decay": 1e-4},
     },
+    **TEAM_DEFAULTS,
 }
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
 
+_RMSPROP = {"learn.optimizer.type": "rmsprop", "learn.optimizer.eps": 1e-5, "model.agent_id": False}
+TEAM_WITHOUT_KEY: dict[str, dict[str, Any]] = {
+    **ROLLOUT_WITHOUT_KEY,
+    "qmix": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
+    "vdn": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
+    "wqmix": {**_RMSPROP, "learn.target_theta": 1.0},
+    "qtran": _RMSPROP,
+}
+"""Those of the policies of teams; the target of DI-engine's wqmix is its trained network."""
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "r2d2_gtrxl": {"model.core.type": "gtrxl"},
     "dqn": {"learn.loss": "mse"},
@@ -195,7 +222,6 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
-    **TEAM_WITHOUT_KEY,
     "cql": {"learn.update_per_collect": 1},
     "edac": {"learn.update_per_collect": 1},
     "bcq": {"learn.update_per_collect": 1, "learn.kl_weight": 0.5},
@@ -203,6 +229,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
     "iql": {"learn.update_per_collect": 1, "learn.target_theta": 1.0},
     "bc": {"learn.update_per_collect": 1},
+    **TEAM_WITHOUT_KEY,
 }
 """Settings that DI-engine has no key for, in our keys, for each type of policy."""
 

@@ -47,6 +47,7 @@ from lightning_ding.di_engine.shared_keys import (
     with_layers,
 )
 from lightning_ding.di_engine.team_keys import happo_keys, mappo_keys
+from lightning_ding.di_engine.team_q_keys import QMIX, QTRAN, VDN, WQMIX
 from lightning_ding.registry import POLICY_REGISTRY
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
@@ -401,6 +402,10 @@ KEYS: dict[str, dict[str, Key]] = {
     "td3_bc": {**from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
     "iql": iql_keys(_SAC),
     "bc": BC,
+    "qmix": QMIX,
+    "vdn": VDN,
+    "wqmix": WQMIX,
+    "qtran": QTRAN,
 }
 """The keys that each policy of DI-engine reads."""
 POLICIES = {"r2d2_gtrxl": "r2d2"}
@@ -448,6 +453,7 @@ HOME_OF_GAMMA = {
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
     "iql": "learn.discount_factor",
+    **dict.fromkeys(("qmix", "vdn", "wqmix", "qtran"), "learn.discount_factor"),
 }
 """The one of the three homes of the discount factor that each policy reads."""
 

@@ -49,7 +49,9 @@ CLASSES = {
     "PPGPolicy": "ppg",
     "PPOOffPolicy": "ppo_offpolicy",
     "PPOPolicy": "ppo",
+    "QMIXPolicy": "qmix",
     "QRDQNPolicy": "qrdqn",
+    "QTRANPolicy": "qtran",
     "R2D2GTrXLPolicy": "r2d2_gtrxl",
     "R2D2Policy": "r2d2",
     "R2D3Policy": "r2d3",
@@ -62,6 +64,7 @@ CLASSES = {
     "SQNPolicy": "sqn",
     "TD3BCPolicy": "td3_bc",
     "TD3Policy": "td3",
+    "WQMIXPolicy": "wqmix",
 }
 """Type of each class of DI-engine that has a counterpart here."""
 DEVICE: Config = {"cuda": False, "multi_gpu": False, "bp_update_sync": True, "priority": False}

@@ -84,12 +84,12 @@ def happo_keys(ppo: dict[str, Key]) -> dict[str, Key]:
 
 
 _LEARN = {"clip_ratio": 0.2, "value_norm": True}
-TEAM_DEFAULTS: dict[str, dict[str, Any]] = {
+ROLLOUT_DEFAULTS: dict[str, dict[str, Any]] = {
     "mappo": {"model": {"actor_head_hidden_size": 256}, "learn": _LEARN},
     "happo": {"model": {"actor_head_hidden_size": 64}, "learn": _LEARN},
 }
 """DI-engine's defaults that differ from ours, in its keys."""
-TEAM_WITHOUT_KEY: dict[str, dict[str, Any]] = {
+ROLLOUT_WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "mappo": {"learn.optimizer.eps": 1e-8, "model.agent_id": False},
     "happo": {"learn.optimizer.eps": 1e-8, "model.parameter_sharing": False},
 }

@@ -18,7 +18,7 @@ from lightning_ding.di_engine.configs import (
     policy_type,
     read_pair,
 )
-from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
+from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, TEAM_DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, POLICIES, READ_BY_NOBODY, policy_class_of
 from lightning_ding.di_engine.offline import TRANSFORMER, data_set_run, transformer_run
@@ -42,6 +42,7 @@ from lightning_ding.di_engine.shared_keys import (
     per_round,
     translate_key,
 )
+from lightning_ding.di_engine.team_q_keys import without_mixer
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
@@ -148,7 +149,7 @@ def _run(
         run = transformer_run(main, create, envs, data["seed"], max_train_iter)
         return dataclasses.replace(run, policy_config=without_defaults(run.policy_config, run.policy_class))
     require("dataset" not in main, "main_config.dataset", f"left out with {kind}, which collects", main.get("dataset"))
-    policy, policy_class, family = find_policy(kind)
+    policy, policy_class, family = find_policy(without_mixer(kind, main))
     if not family:
         is_plain = not (main.get("reward_model") or create.get("reward_model"))
         require(is_plain, "reward_model", "left out with a policy in DI-engine's form", policy)
@@ -333,7 +334,7 @@ def _check_amount(keys: Config, family: str) -> None:
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in (*WITHOUT_N_SAMPLE, *ON_POLICY)
+    has_default = family not in (*WITHOUT_N_SAMPLE, *ON_POLICY, *TEAM_DEFAULTS)
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

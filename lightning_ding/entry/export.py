@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the command; raise SystemExit with code 2 for an invalid command line or checkpoint."""
     parser = command_parser("export", __doc__, has_env=False)
     parser.add_argument("--format", choices=list(FORMATS), default="onnx", help="kind of file")
+    parser.add_argument("--agent", type=int, help="number of the agent of a team to write alone, counted from 0")
     parser.add_argument("--output", help="path of the file; by default policy.onnx, policy.pt2 or policy.safetensors")
     options = parser.parse_args(list(arguments)[1:])
     print("written:", in_one_line(lambda: _export(options)))
@@ -31,4 +32,4 @@ def main(arguments: Sequence[str]) -> None:
 
 def _export(options: Any) -> Path:
     output = options.output or FORMATS[options.format]
-    return load(options.ckpt, options.policy, options.import_names).export(output, options.format)
+    return load(options.ckpt, options.policy, options.import_names).export(output, options.format, options.agent)

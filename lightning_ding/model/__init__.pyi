@@ -35,6 +35,18 @@ from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyML
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
 from .teams.havac import HAVAC as HAVAC
+from .teams.mixers import (
+    JointValues as JointValues,
+    MonotonicMixer as MonotonicMixer,
+    UnrestrictedMixer as UnrestrictedMixer,
+)
+from .teams.team_q import (
+    QMIXNetwork as QMIXNetwork,
+    QTRANNetwork as QTRANNetwork,
+    TeamQ as TeamQ,
+    VDNNetwork as VDNNetwork,
+    WQMIXNetwork as WQMIXNetwork,
+)
 from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

@@ -53,6 +53,7 @@ from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
+from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,
@@ -60,6 +61,11 @@ from .teams.mappo import (
     RecurrentMAPPOConfig as RecurrentMAPPOConfig,
     RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
 )
+from .teams.qmix import QMIXConfig as QMIXConfig, QMIXPolicy as QMIXPolicy
+from .teams.qtran import QTRANConfig as QTRANConfig, QTRANPolicy as QTRANPolicy
+from .teams.team_q import TeamQConfig as TeamQConfig
+from .teams.vdn import VDNPolicy as VDNPolicy
+from .teams.wqmix import WQMIXConfig as WQMIXConfig, WQMIXPolicy as WQMIXPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
 
 ReferencePolicy = _foreign.ReferencePolicy

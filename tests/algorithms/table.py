@@ -51,6 +51,7 @@ TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
 TEAM = "lightning_ding.envs.teams.games.TwoStepGame"
+TEAM_Q = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"learning_rate": 1e-3}})
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,11 @@ TEAMS = {
     "ippo": Algorithm(TEAM, PPO),
     "recurrent_mappo": Algorithm(TEAM, deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}})),
     "happo": Algorithm(TEAM, PPO),
+    "iql_ma": Algorithm(TEAM, TEAM_Q),
+    "vdn": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"parameter_sharing": False}})),
+    "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),
+    "wqmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8, "type": "gru"}}})),
+    "qtran": Algorithm(TEAM, TEAM_Q),
 }
 """Algorithms of teams, whose observations and actions have an axis of agents. Tests of what every algorithm can do go
 over them too; those of kinds of spaces and networks do not."""

@@ -136,7 +136,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.v_min": Option(-1.0),
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),
-    "model.noise_std": Option(0.1),
+    "model.noise_std": Option(0.1, given={"model.noise": True}),
     "model.num_quantiles": Option(1, given={"learn.learning_rate": 0.1}, also={"learn.dropped_quantiles": 0}),
     "model.quantile_embedding_size": Option(8),
     "model.renorm_momentum": Option(0.5),

@@ -35,7 +35,9 @@ RUN = {
         "ppo_offpolicy",
     ),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
+    *("iql_ma", "vdn", "qmix", "wqmix", "qtran"),
 }
+TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo"}
@@ -100,7 +102,8 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     }
     policy |= sequences.get(name, {})
     check_policy(policy)
-    env = {"env_id": "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", "collector_env_num": 2}
+    env_id = TEAMS.get(name, "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1")
+    env = {"env_id": env_id, "collector_env_num": 2}
     learner = {"validate": False, "trainer": {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}}
     coordinator = {"commander": {"eval_interval": None, "collector_task_space": 1}}
     cfg = {

@@ -72,6 +72,20 @@ TEAM = {"agent_state": OBS.view(BATCH, 2, 3)}
 TEAM_SHAPES = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": ACTIONS}
 
 
+def valued_team(model: Any) -> Any:
+    """Return what a network of Q-learning of teams computes: values of agents, and those of its mixers."""
+    steps = {"agent_state": STEPS.view(3, BATCH, 2, 3)}
+    output = model(steps, model.first_state(BATCH))
+    found: list[Any] = [{name: one for name, one in output.items() if one.numel()}]  # a state may have no numbers
+    found.append(model.mix(output["logit"].amax(-1), steps))
+    if hasattr(model, "mix_central"):
+        found.append(model.mix_central(output["central"].amax(-1), steps))
+    if hasattr(model, "joint"):
+        state, alive = steps["agent_state"].flatten(2), torch.ones(3, BATCH, 2)
+        found += [model.joint(output["feature"], output["logit"].argmax(-1), alive, state), model.joint.of_state(state)]
+    return found
+
+
 def unrolled_team(model: Any) -> Any:
     steps, state = {"agent_state": STEPS.view(3, BATCH, 2, 3)}, model.first_state(BATCH)
     return [model.act(TEAM, state), model(steps, state), model(steps, state, STARTS)]
@@ -111,6 +125,11 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     ),
     "team_vac": ("team_vac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
     "havac": ("havac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
+    "iql_ma": ("iql_ma", {**TEAM_SHAPES, "layer_norm": True}, valued_team),
+    "vdn": ("vdn", {**TEAM_SHAPES, "agent_id": False}, valued_team),
+    "qmix": ("qmix", {**TEAM_SHAPES, "core": {"type": "lstm", "hidden_size": 4}}, valued_team),
+    "wqmix": ("wqmix", {**TEAM_SHAPES, "central_embed_dim": 8}, valued_team),
+    "qtran": ("qtran", {**TEAM_SHAPES, "embedding_size": 8}, valued_team),
     "recurrent_team_vac": ("recurrent_team_vac", {**TEAM_SHAPES, "core": {"hidden_size": 4}}, unrolled_team),
     "dt": ("dt", {"embed_dim": 4, "n_blocks": 1}, transformed),
 }

@@ -31,7 +31,9 @@ from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.predict import spaces_of_policy
 from lightning_ding.policy.base.recurrent import EnvStates
 from lightning_ding.policy.base.weights_file import write_weights
+from lightning_ding.rl import discrete_counts
 from lightning_ding.utils.private_api import MODULE_DICTS
+from lightning_ding.utils.teams import ACTION_MASK, AGENT_STATE
 
 Format = Literal["onnx", "torch_export", "safetensors"]
 STATE, NEXT_STATE = "state", "next_state"
@@ -39,7 +41,7 @@ EXAMPLE_SIZE = 3
 """Batch size of the example that a graph is recorded with."""
 
 
-def export(policy: Any, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
+def export(policy: Any, path: str | os.PathLike[str], format: Format = "onnx", agent: int | None = None) -> Path:
     """Write a policy for use elsewhere, and return the path.
 
     Args:
@@ -48,17 +50,22 @@ def export(policy: Any, path: str | os.PathLike[str], format: Format = "onnx") -
         format: ``onnx`` and ``torch_export`` write the graph of greedy actions, see :mod:`export`, for ONNX Runtime
             (extra ``onnx``) and for ``torch.export.load``. ``safetensors`` writes the weights for acting with the
             config and the spaces, which :func:`load_policy` reads.
+        agent: Number of the agent of a team whose actions a graph has, see :class:`AgentGraph`; None for all agents.
 
     Raises:
         ValueError: If there is no such format, or the policy cannot be written as a graph.
         RuntimeError: If the policy does not know the spaces of its env.
         ImportError: If the extra ``onnx`` is needed and not installed.
     """
-    writers = {"onnx": _write_onnx, "torch_export": _write_torch_export, "safetensors": write_weights}
-    require(format in writers, "format", f"one of {list(writers)}", format)
+    writers = {"onnx": _write_onnx, "torch_export": _write_torch_export}
+    require(format in (*writers, "safetensors"), "format", f"one of {[*writers, 'safetensors']}", format)
+    require(agent is None or format in writers, "agent", "None with safetensors, which has the whole policy", agent)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    writers[format](policy, target)
+    if format in writers:
+        writers[format](ActionGraph(policy) if agent is None else AgentGraph(policy, agent), target)
+    else:
+        write_weights(policy, target)
     return target
 
 
@@ -90,8 +97,9 @@ class ActionGraph(nn.Module):
         self.bounds = next((one for one in (_module(policy, "action_bounds"), _module(policy, "bounds")) if one), None)
         self.keeps_double: bool = self.normaliser.needs_double
         self.examples = nested.apply(self._as_input, _examples(observation_space))
-        if self.memory_name is not None:
-            self.examples[STATE] = policy.model.first_state(EXAMPLE_SIZE).detach()
+        state = None if self.memory_name is None else policy.model.first_state(EXAMPLE_SIZE).detach()
+        if state is not None and state.shape[1]:  # agents of a team may have no memory
+            self.examples[STATE] = state
         space = self.action_space
         names = [f"action/{name}" for name in space.spaces] if isinstance(space, spaces.Dict) else ["action"]
         self.outputs = [*names, *([NEXT_STATE] if STATE in self.examples else [])]
@@ -111,7 +119,54 @@ class ActionGraph(nn.Module):
         with _memory(policy, self.memory_name, state):
             action = act(self.normaliser.normalise_obs(obs))["action"]
         actions = _actions(action, self.action_space)
-        return tuple(actions) if state.after is None else (*actions, state.after)
+        return (*actions, state.after) if NEXT_STATE in self.outputs else tuple(actions)
+
+
+class AgentGraph(nn.Module):
+    """Maps what one agent of a team sees, and which of its actions are legal, to its actions.
+
+    Inputs are ``obs`` (B, D), ``action_mask`` (B, A) if the team has one, and ``state`` if the agents have a memory.
+    The graph evaluates the whole team; what its other agents see is zero, as agents act on what they see themselves.
+
+    Args:
+        policy: The policy of a team that knows the spaces of its env.
+        agent: Number of the agent, counted from 0.
+
+    Raises:
+        ValueError: If the policy has no such agent, or as :class:`ActionGraph` says.
+    """
+
+    def __init__(self, policy: Any, agent: int) -> None:
+        super().__init__()
+        self.team, self.agent = ActionGraph(policy), agent
+        every, name = self.team.examples, f"obs/{AGENT_STATE}"
+        require(name in every, "agent", "None with a policy that is not of a team", agent)
+        number = every[name].shape[1]
+        require(0 <= agent < number, "agent", f"in [0, {number}), as the team has {number} agents", agent)
+        counts = discrete_counts(self.team.action_space)[0] if f"obs/{ACTION_MASK}" in every else ()
+        self.legal = slice(sum(counts[:agent]), sum(counts[: agent + 1]))
+        self.outputs = self.team.outputs
+        self.examples = {"obs": every[name][:, agent]}
+        if counts:
+            self.examples[ACTION_MASK] = every[f"obs/{ACTION_MASK}"][:, self.legal]
+        if STATE in every:
+            self.examples[STATE] = every[STATE]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of ``outputs`` for those of ``examples``, in this order."""
+        given = dict(zip(self.examples, inputs, strict=True))
+        seen, whole = given["obs"], dict[str, Tensor]()
+        for name, example in self.team.examples.items():
+            filled = seen.new_zeros(seen.shape[0], *example.shape[1:], dtype=example.dtype)
+            if name == f"obs/{AGENT_STATE}":
+                before, after = filled[:, : self.agent], filled[:, self.agent + 1 :]
+                filled = torch.cat([before, seen.unsqueeze(1), after], 1)
+            elif name == f"obs/{ACTION_MASK}":
+                before, after = filled[:, : self.legal.start] + 1, filled[:, self.legal.stop :] + 1
+                filled = torch.cat([before, given[ACTION_MASK], after], 1)
+            whole[name] = given[STATE] if name == STATE else filled
+        action, *rest = self.team(*whole.values())
+        return (action[:, self.agent], *rest)
 
 
 class _GivenState:
@@ -123,7 +178,7 @@ class _GivenState:
     def read(self, env_ids: Any, first: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state and that no episode begins with it."""
         state = first if self.before is None else self.before
-        return state, torch.zeros_like(state[:, 0], dtype=torch.bool)
+        return state, state.new_zeros(len(state), dtype=torch.bool)
 
     def write(self, env_ids: Any, state: Any) -> None:
         """Keep the state after the observation."""
@@ -185,20 +240,19 @@ def _actions(action: Any, space: spaces.Space[Any]) -> list[Tensor]:
 
 
 @contextmanager
-def _recording(graph: ActionGraph) -> Iterator[None]:
+def _recording(graph: nn.Module) -> Iterator[None]:
     """Record without gradients, in evaluation mode, and without the warnings of a deprecated or tracing exporter."""
     with torch.no_grad(), InEvalMode(graph), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _write_onnx(policy: Any, path: Path) -> None:
+def _write_onnx(graph: Any, path: Path) -> None:
     """Write an ONNX file by torch's tracing exporter, which needs a tenth of a second and the package onnx alone."""
     try:
         importlib.import_module("onnx")
     except ImportError as error:
         raise ImportError("this needs onnx: pip install 'lightning_ding[onnx]'") from error
-    graph = ActionGraph(policy)
     names = [*graph.examples, *graph.outputs]
     axes: Mapping[str, Any] = {name: {0: "batch"} for name in names}
     options: dict[str, Any] = {"input_names": list(graph.examples), "output_names": graph.outputs, "dynamo": False}
@@ -206,8 +260,7 @@ def _write_onnx(policy: Any, path: Path) -> None:
         torch.onnx.export(graph, tuple(graph.examples.values()), str(path), dynamic_axes=axes, **options)
 
 
-def _write_torch_export(policy: Any, path: Path) -> None:
-    graph = ActionGraph(policy)
+def _write_torch_export(graph: Any, path: Path) -> None:
     batch = torch.export.Dim("batch", min=1)
     shapes = {"inputs": tuple({0: batch} for _ in graph.examples)}
     with _recording(graph):

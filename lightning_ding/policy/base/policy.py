@@ -329,11 +329,11 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
 
         return Actor(self, deterministic)
 
-    def export(self, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
-        """Write the policy for use elsewhere, as a graph or as safetensors; see :func:`export`."""
+    def export(self, path: str | os.PathLike[str], format: Format = "onnx", agent: int | None = None) -> Path:
+        """Write the policy, or an agent of a team, for use elsewhere, as a graph or safetensors; see :func:`export`."""
         from lightning_ding.policy.base.export import export
 
-        return export(self, path, format)
+        return export(self, path, format, agent)
 
     def new_memory(self, way: Way) -> dict[str, Any]:
         """Return empty memory for acting as in training or in evaluations, by the attribute that holds it."""

@@ -180,10 +180,13 @@ def act(policy: Any, states: EnvStates, obs: Any) -> dict[str, Any]:
         obs: Nested observations, leading axis B.
 
     Returns:
-        The output of the network, the state before it as ``recurrent_state``, and ``is_first``.
+        The output of the network, the state before it as ``recurrent_state``, and ``is_first``. To a network without
+        memory, whose state has no numbers, each step is the first of an episode.
     """
-    env_ids = policy._action_selector.env_ids
-    state, is_first = states.read(env_ids, policy.model.first_state(nested.leaves(obs)[0].shape[0]))
+    env_ids, first = policy._action_selector.env_ids, policy.model.first_state(nested.leaves(obs)[0].shape[0])
+    if not first.shape[1]:
+        return {**policy.model.act(obs, first), STATE: first, IS_FIRST: first.new_ones(len(first), dtype=torch.bool)}
+    state, is_first = states.read(env_ids, first)
     output: dict[str, Any] = policy.model.act(obs, state)
     states.write(env_ids, output["state"])
     return output | {STATE: state, IS_FIRST: is_first}
@@ -220,9 +223,13 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
     methods: dict[str, Any] = {
         "forward": forward,
         "_selector_class": RecurrentSelector,
-        "_init_collect": lambda self: self.__dict__.update(self.new_memory("collect")),
-        "_init_eval": lambda self: self.__dict__.update(self.new_memory("eval")),
-        "new_memory": lambda self, way: {"_evaluating" if way == "eval" else "_collecting": EnvStates()},
+        "_init_collect": lambda self: self.__dict__.update(_collecting=EnvStates()),
+        "_init_eval": lambda self: self.__dict__.update(_evaluating=EnvStates()),
+        "new_memory": lambda self, way: (
+            {"_evaluating" if way == "eval" else "_collecting": EnvStates()}
+            if getattr(self.model, "state_size", True)  # 0 of a team's agents without memory
+            else {}
+        ),
         "_process_transition": process_transition,
         "_reset_collect": lambda self, data_id=None: self._collecting.reset(data_id),
         "reset_collect_where": lambda self, ended: (

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from lightning_ding import nested
 from lightning_ding.config import to_dict
 from lightning_ding.envs.teams.games import TwoStepGame
-from lightning_ding.policy import DQNPolicy, DTPolicy, Policy, load_policy
+from lightning_ding.policy import DQNPolicy, DTPolicy, Policy, create_policy, load_policy
 from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_policy
 from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, OBSERVATIONS
 from tests.toys.reference_policies import PlainDQN
@@ -241,3 +241,36 @@ def test_graph_of_a_policy_that_has_seen_time_stamps_takes_double_precision(tmp_
     found = run(tmp_path / "clock.onnx", {"obs": times})["action"]
     np.testing.assert_allclose(found, policy.predict(times), rtol=1e-5, atol=1e-6)
     assert len(np.unique(found)) == 20
+
+
+@pytest.mark.parametrize(("name", "memory"), [("qmix", {}), ("wqmix", {"type": "gru", "hidden_size": 5})])
+def test_graph_of_one_agent_acts_as_it_does_in_its_team(name: str, memory: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    counts = (3, 2, 4)
+    seen: dict[str, Any] = {"agent_state": spaces.Box(-1, 1, (3, 5)), "global_state": spaces.Box(-1, 1, (2,))}
+    team = spaces.Dict({**seen, "action_mask": spaces.MultiBinary(9)})
+    policy = make_policy(name, model={"core": memory}, nstep=1) if memory else create_policy({"type": name})
+    policy.build(team, spaces.MultiDiscrete(counts))
+    obs = {"agent_state": torch.randn(6, 3, 5), "global_state": torch.randn(6, 2)}
+    mask = torch.rand(2, 6, 9) < 0.6
+    mask[..., [0, 3, 5]] = True
+    network: Any = policy.model
+    state, actor = network.first_state(6), policy.actor()
+    for step in range(2):
+        expected = actor({**obs, "action_mask": mask[step].to(torch.int8)})
+        for agent, legal in enumerate(mask[step].split(list(counts), 1)):
+            file = policy.export(tmp_path / f"{agent}.onnx", agent=agent)
+            given = {"obs": obs["agent_state"][:, agent].numpy(), "action_mask": legal.to(torch.int8).numpy()}
+            np.testing.assert_array_equal(run(file, given | {"state": state.numpy()})["action"], expected[:, agent])
+        with torch.no_grad():
+            state = network.act(obs, state)["state"]
+
+
+def test_agents_that_a_policy_does_not_have_are_not_exported(tmp_path: Path) -> None:
+    policy = make_policy("vdn").build(TwoStepGame().observation_space, TwoStepGame().action_space)
+    with pytest.raises(ValueError, match="agent must be in"):
+        policy.export(tmp_path / "policy.onnx", agent=2)
+    with pytest.raises(ValueError, match="agent must be None with safetensors"):
+        policy.export(tmp_path / "policy.safetensors", "safetensors", agent=0)
+    with pytest.raises(ValueError, match="agent must be None with a policy that is not of a team"):
+        built("dqn", VECTOR, spaces.Discrete(2)).export(tmp_path / "policy.onnx", agent=0)

@@ -1,0 +1,60 @@
+"""The mixers have DI-engine's values with its weights on random numbers; ``make_ding_mixers`` computed those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lightning_ding.model.teams.mixers import JointValues, MonotonicMixer, UnrestrictedMixer
+
+NAMES = {
+    "hyper_w_1": "first_weight",
+    "hyper_w_final": "last_weight",
+    "hyper_b_1": "first_bias",
+    "V": "state_value",
+    "net": "layers",
+    "action_encoding": "encoder",
+    "Q": "action_value",
+}
+"""Our names of DI-engine's layers."""
+
+
+def case(name: str, network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return what a case was given and what DI-engine made of it; the network gets DI-engine's weights."""
+    sides: dict[str, dict[str, Tensor]] = {"in": {}, "out": {}, "weight": {}}
+    for key, value in load_file(Path(__file__).with_name("ding_mixers.safetensors")).items():
+        one, side, last = key.split("/")
+        if one == name:
+            sides[side][last] = value
+    state: dict[str, Any] = {}
+    for key, value in sides["weight"].items():
+        part, *place, kind = key.split(".")  # layers of a Sequential are 0, 2, 4, with activations between them
+        layer = f".layers.{int(place[0]) // 2}" if place else ""
+        state[f"{NAMES[part]}{layer}.{kind}"] = value
+    network.double().load_state_dict(state)
+    return sides["in"], sides["out"]
+
+
+def test_monotonic_mixer_is_that_of_ding() -> None:
+    mixer = MonotonicMixer(3, 4, mixing_embed_dim=5, hypernet_embed=7)
+    given, expected = case("qmix", mixer)
+    assert_close(mixer(given["value"], given["state"]), expected["total"])
+
+
+def test_central_mixer_is_that_of_ding() -> None:
+    mixer = UnrestrictedMixer(3, 4, central_embed_dim=5)
+    given, expected = case("wqmix", mixer)
+    assert_close(mixer(given["value"], given["state"]), expected["total"])
+
+
+def test_joint_values_are_those_of_ding() -> None:
+    joint = JointValues(feature_size=8, action_size=6, state_size=4, embedding_size=5)
+    given, expected = case("qtran", joint)
+    alive = torch.ones(given["action"].shape, dtype=torch.float64)
+    assert_close(joint(given["feature"], given["action"], alive, given["state"]), expected["total"])
+    assert_close(joint.of_state(given["state"]), expected["of_state"])
