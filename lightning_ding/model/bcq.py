@@ -140,7 +140,7 @@ class BCQ(ContinuousQAC):
         """Return the values of N actions for each observation, shape (E, B, N), for actions, shape (B, N, A)."""
         x = _joined(self.critic.encoder(obs), action)
         found: Tensor = self.values(self.critic.head(x.flatten(0, 1), members))["q_value"]
-        values: Tensor = found.unflatten(1, action.shape[:2])  # type: ignore[no-untyped-call]
+        values: Tensor = found.unflatten(1, action.shape[:2])
         return values
 
 

@@ -113,7 +113,7 @@ class PDQN(ContinuousQAC):
         own = arguments.unsqueeze(1) * self.argument_mask  # (B, K, A)
         x = torch.cat([features.unsqueeze(1).expand(-1, self.choices, -1), own], 2)
         each: Tensor = self.critic.head(x.flatten(0, 1), members)  # (E, B K, K)
-        rows: Tensor = each.unflatten(1, own.shape[:2])  # type: ignore[no-untyped-call]
+        rows: Tensor = each.unflatten(1, own.shape[:2])
         return rows.diagonal(dim1=2, dim2=3)
 
     def compute_critic(  # type: ignore[override]
