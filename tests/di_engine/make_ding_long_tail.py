@@ -190,7 +190,7 @@ def pdqn(rng: np.random.Generator) -> tuple[Values, Values]:
     given |= {"type": torch.from_numpy(rng.integers(0, ACTIONS, ROWS))}
     given |= {f"model.{name}": one.detach().clone() for name, one in policy._model.named_parameters()}
     action = [{"action_type": k, "action_args": x} for k, x in zip(given["type"], given["args"], strict=True)]
-    data = {**given, "action": action, "reward": given["reward"].unsqueeze(1)}
+    data: dict[str, Any] = {**given, "action": action, "reward": given["reward"].unsqueeze(1)}
     reports = [policy._forward_learn(rows_of(data)) for _ in range(11)]
     found = {name: torch.tensor([one[name] for one in reports]) for name in ("q_loss", "continuous_loss")}
     return given, found | {f"model.{name}": one for name, one in policy._model.named_parameters()}
