@@ -60,6 +60,7 @@ PENDULUM = {
     "bdq": -250,
     "ddpg": -200,
     "td3": -200,
+    "pdqn": -200,
     "sac": -200,
     "d4pg": -200,
     "tqc": -200,
@@ -87,7 +88,7 @@ PACKAGES = {
     "tqc_lunarlander_continuous": "Box2D",
 }
 """The recipes for other envs, most of them of optional packages, and the package that each needs to train."""
-OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac")}
+OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac", "bcq")}
 OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
