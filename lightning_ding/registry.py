@@ -160,8 +160,11 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
-    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo")
-    | {name: f"teams.{name}" for name in ("happo", "coma", "mat", "iql_ma", "vdn", "qmix", "wqmix", "qtran")},
+    modules={
+        **dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo"),
+        **{name: f"teams.{name}" for name in ("happo", "coma", "mat", "maddpg", "masac")},
+        **{name: f"teams.{name}" for name in ("iql_ma", "vdn", "qmix", "wqmix", "qtran")},
+    },
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
@@ -171,6 +174,7 @@ MODEL_REGISTRY: Registry[Any] = Registry(
         **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
         **{"coma": "teams.coma", "mat": "teams.mat"},
         **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "teams.team_q"),
+        "team_qac": "teams.team_qac",
     },
 )
 ENCODER_REGISTRY: Registry[Any] = Registry(

@@ -22,7 +22,7 @@ MAX_ENV_STEP = 10_000
 CONFIG = {
     "learn": {
         **{"epoch_per_collect": 4, "batch_size": 64, "learning_rate": 0.005},
-        **{"entropy_weight": 0.1, "td_lambda": 0.5},
+        **{"entropy_weight": 0.2, "td_lambda": 0.5},
     },
     "collect": {"n_sample": 128},
     "eval": {"evaluator": {"eval_freq": 80, "n_episode": 20, "stop_value": 8.0}},

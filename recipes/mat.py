@@ -20,7 +20,7 @@ ENV_ID = "lightning_ding.envs.teams.games.TwoStepGame"
 NUM_ENVS = 8
 MAX_ENV_STEP = 10_000
 CONFIG = {
-    "learn": {"epoch_per_collect": 4, "batch_size": 64, "learning_rate": 0.003, "entropy_weight": 0.05},
+    "learn": {"epoch_per_collect": 4, "batch_size": 64, "learning_rate": 0.003, "entropy_weight": 0.1},
     "collect": {"n_sample": 128},
     "eval": {"evaluator": {"eval_freq": 80, "n_episode": 20, "stop_value": 8.0}},
 }

@@ -184,7 +184,7 @@ def test_continuous_actions_and_wrong_options_are_refused() -> None:
 
 
 GAME: Config = {
-    "learn": {"batch_size": 64, "learning_rate": 5e-3, "entropy_weight": 0.1, "epoch_per_collect": 4, "td_lambda": 0.5},
+    "learn": {"batch_size": 64, "learning_rate": 5e-3, "entropy_weight": 0.2, "epoch_per_collect": 4, "td_lambda": 0.5},
     "collect": {"n_sample": 128},
 }
 
