@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_ding.model.heads import full_precision
@@ -61,6 +60,11 @@ class COMA(TeamVAC):
             action: Actions of all agents, counted from 0, shape (..., N).
         """
         seen = self.seen_by_critic(obs)
-        taken = F.one_hot(action, self.action_size).to(seen.dtype) * alive(obs).unsqueeze(-1)  # (..., N, A)
+        taken = one_hot(action, self.action_size).to(seen.dtype) * alive(obs).unsqueeze(-1)  # (..., N, A)
         of_others = (self.others.to(seen).unsqueeze(-1) * taken.unsqueeze(-3)).flatten(-2)  # (..., N, N A)
         return {"q_value": full_precision(self.critic(self.critic_encoder(torch.cat([seen, of_others], -1))))}
+
+
+def one_hot(action: Tensor, number: int) -> Tensor:
+    """Return whether each of a number of actions was taken, shape (..., A); unlike torch's it looks at no values."""
+    return action.unsqueeze(-1) == torch.arange(number, device=action.device)

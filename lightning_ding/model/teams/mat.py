@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.model.heads import full_precision
 from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing
+from lightning_ding.model.teams.coma import one_hot
 from lightning_ding.model.teams.team_vac import AgentHead, OutputLayer, init_agents_orthogonally, last_layer
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE, action_counts, alive
@@ -178,7 +179,7 @@ class MAT(nn.Module):
             action: Actions of all agents, shape (..., N), counted from 0, or (..., N, A) if they are continuous. That
                 of an agent and of those after it has no effect on the agent.
         """
-        known: Tensor = F.one_hot(action, self.action_size) if self.is_discrete else action
+        known: Tensor = one_hot(action, self.action_size) if self.is_discrete else action
         known = known.to(encoded.dtype).masked_fill(alive(obs).unsqueeze(-1) == 0, 0.0)
         embedded = self.embed_action(known[..., :-1, :])
         first = self.start.to(embedded.dtype).expand(*embedded.shape[:-2], 1, -1)
