@@ -329,16 +329,15 @@ def test_wrappers_that_change_the_reward_of_the_team_alone_are_refused(mode: Any
         make_vector_env(CAMP, 2, mode, wrappers=[wrapper])
 
 
-def test_the_same_wrappers_change_all_rewards_of_a_team_without_rewards_of_agents() -> None:
-    env = make_vector_env(
-        CAMP, 1, wrappers=[{"scale_reward": {"scale": 0.5}}], env_kwargs={"individual_rewards": False}, seed=0
-    )
-    env.reset()
-    raw = ParallelTeam(Camp)
-    raw.reset(seed=0)
-    action = np.zeros(3, np.int64)
-    assert env.step(action[None])[1][0] == 0.5 * raw.step(action)[1] != 0
-    env.close()
+def test_team_without_rewards_of_agents_takes_these_wrappers() -> None:
+    half: Any = {"wrappers": [{"scale_reward": {"scale": 0.5}}], "env_kwargs": {"individual_rewards": False}}
+    halved, raw = (make_vector_env(CAMP, 1, seed=0, **changes) for changes in (half, {}))
+    rewards = []
+    for env in (halved, raw):
+        env.reset()
+        rewards.append(float(env.step(np.zeros((1, 3), np.int64))[1][0]))
+        env.close()
+    assert rewards[0] == 0.5 * rewards[1] != 0
 
 
 def test_normalised_rewards_outside_of_a_datamodule_need_a_team_without_rewards_of_agents() -> None:
