@@ -45,6 +45,7 @@ from .teams.team_q import (
     VDNNetwork as VDNNetwork,
     WQMIXNetwork as WQMIXNetwork,
 )
+from .teams.team_qac import TeamQAC as TeamQAC
 from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

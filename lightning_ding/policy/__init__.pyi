@@ -52,6 +52,7 @@ from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
+from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,
@@ -59,6 +60,7 @@ from .teams.mappo import (
     RecurrentMAPPOConfig as RecurrentMAPPOConfig,
     RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
 )
+from .teams.masac import MASACConfig as MASACConfig, MASACPolicy as MASACPolicy
 from .teams.qmix import QMIXConfig as QMIXConfig, QMIXPolicy as QMIXPolicy
 from .teams.qtran import QTRANConfig as QTRANConfig, QTRANPolicy as QTRANPolicy
 from .teams.team_q import TeamQConfig as TeamQConfig

@@ -111,6 +111,11 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
         {"action_space": "discrete"},
         lambda model: [model(OBS, "compute_actor_critic"), model.compute_auxiliary(OBS)],
     ),
+    "team_qac": (
+        "team_qac",
+        {**TEAM_SHAPES, "layer_norm": True},
+        lambda model: model.compute_critic(TEAM, model.compute_actor(TEAM)["action"]),
+    ),
     "team_vac": ("team_vac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
     "havac": ("havac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
     "iql_ma": ("iql_ma", {**TEAM_SHAPES, "layer_norm": True}, valued_team),

@@ -52,8 +52,9 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
-TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "qmix")
-"""The recipes of teams, which learn the two-step game."""
+TEAMS = {name: f"{name}_two_step" for name in ("mappo", "ippo", "recurrent_mappo", "happo", "qmix")}
+TEAMS |= {name: f"{name}_cover" for name in ("maddpg", "masac")}
+"""The recipes of teams, which learn the two-step game or a game on a line, and their YAML files."""
 PENDULUM = {
     "bdq": -250,
     "ddpg": -200,
@@ -89,7 +90,7 @@ OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", 
 OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
-TWINS |= {name: f"{name}_two_step" for name in TEAMS}
+TWINS |= TEAMS
 TWINS |= {
     "rnd": "rnd_mountaincar",
     "icm": "icm_mountaincar",
