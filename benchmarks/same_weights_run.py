@@ -260,6 +260,8 @@ CASES: dict[str, Case] = {
     "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
     "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
     "calql": Case("a bound of the values", "calql", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
+    "bcq": Case("an auto-encoder of actions", "bcq", {"model": {"vae_hidden_size_list": [16]}}, "Pendulum-v1"),
+    "pdqn": Case("arguments of choices, in turns", "pdqn", {"learn": {"turn": 2}}, partial(ToyEnv, acts="hybrid")),
     "edac": Case("critics whose gradients differ", "edac", {"model": {"ensemble_num": 3}}, "Pendulum-v1"),
     "rlpd": Case(
         "half of a minibatch from a data set",

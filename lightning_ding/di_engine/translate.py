@@ -47,7 +47,7 @@ from lightning_ding.di_engine.teams import as_team, pop_team
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
-WITHOUT_N_SAMPLE = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd", "ddpg", "td3")
+WITHOUT_N_SAMPLE = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd", "ddpg", "td3", "pdqn")
 """Families whose configs in DI-engine have no default of ``collect.n_sample``, besides those on-policy."""
 ENTRIES = (
     *(

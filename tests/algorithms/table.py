@@ -82,6 +82,7 @@ ALGORITHMS = {
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "pdqn": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "discrete_sac": Algorithm(config=ACTOR_CRITIC),
     "discrete_cql": Algorithm(config=Q_LEARNING),
@@ -92,6 +93,13 @@ ALGORITHMS = {
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "calql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "edac": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}})),
+    "bcq": Algorithm(
+        "Pendulum-v1",
+        deep_merge(
+            ACTOR_CRITIC,
+            {"model": {"vae_hidden_size_list": [16], "candidates": 5}, "learn": {"num_actions": 2}},
+        ),
+    ),
     "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "redq": Algorithm(
         "Pendulum-v1",

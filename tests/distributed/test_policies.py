@@ -31,6 +31,7 @@ RUN = {
         "iqn",
         "mdqn",
         "ngu",
+        "pdqn",
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
@@ -38,11 +39,11 @@ RUN = {
     *("iql_ma", "vdn", "qmix", "wqmix", "qtran"),
 }
 TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
-DATA = {"awac", "bc", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
+DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo"}
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc"}
 
 
 def of_package() -> set[str]:
