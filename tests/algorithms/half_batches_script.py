@@ -41,16 +41,16 @@ CLIP = 0.05  # norm of a gradient that is clipped
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}
 CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
-BY_BATCH = ("crossq",)  # these normalise by the statistics of the minibatch of a rank
-BY_SEQUENCE = ("last_obs", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
+BY_BATCH = ("crossq", "ngu")  # statistics of the minibatch of a rank; a mean over the real steps of a rank
+BY_SEQUENCE = ("last_obs", "is_expert", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
 EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *TEAMS, *WITHOUT_COLLECTING)
 TEAM: dict[str, Any] = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": 2}
-WITH_KIND = ("mappo", "ippo", "recurrent_mappo", "happo", "maddpg", "masac")  # take both kinds of actions
+ROLLOUT_TEAMS, ACTOR_TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo"), ("maddpg", "masac")
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
     **dict.fromkeys((*with_actor(), *WITHOUT_COLLECTING), ACTOR),
-    **{name: {**TEAM, **({"action_space": "discrete"} if name in WITH_KIND else {})} for name in TEAMS},
+    **{name: {**TEAM, **({"action_space": "discrete"} if name in ROLLOUT_TEAMS + ACTOR_TEAMS else {})} for name in TEAMS},
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
@@ -66,9 +66,9 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
     "pqn": {"learn": {"batch_size": ENVS * STEPS}},
-    **{name: {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}} for name in TEAMS if name in WITH_KIND[:4]},
-    **dict.fromkeys([name for name in TEAMS if name not in WITH_KIND], {"priority": True, "priority_IS_weight": True}),
-    **dict.fromkeys(WITH_KIND[4:], WEIGHTED),
+    **{name: {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}} for name in ROLLOUT_TEAMS},
+    **{name: {"priority": True, "priority_IS_weight": True} for name in TEAMS if name not in ROLLOUT_TEAMS},
+    **dict.fromkeys(ACTOR_TEAMS, WEIGHTED),
 }
 
 
@@ -166,10 +166,10 @@ def whole_batch(policy: Any, name: str, number: int, envs: int = ENVS) -> dict[s
     if of_actor and not policy.on_policy:
         by_env = torch.arange(envs * STEPS).view(STEPS, envs).T.flatten()
         whole = sample_of(policy, cast(nested.index(whole, by_env)))
-    whole = cast(whole)
+    whole = (with_memory if policy.on_policy else to_sequences)(policy, cast(whole))
     if hasattr(policy, "prepare"):
         whole = policy.prepare(whole)  # noise is drawn for each row
-    return cast((with_memory if policy.on_policy else to_sequences)(policy, whole))  # type: ignore[no-any-return]
+    return cast(whole)  # type: ignore[no-any-return]
 
 
 def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:
