@@ -50,7 +50,10 @@ SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
     **dict.fromkeys((*with_actor(), *WITHOUT_COLLECTING), ACTOR),
-    **{name: {**TEAM, **({"action_space": "discrete"} if name in ROLLOUT_TEAMS + ACTOR_TEAMS else {})} for name in TEAMS},
+    **{
+        name: {**TEAM, **({"action_space": "discrete"} if name in ROLLOUT_TEAMS + ACTOR_TEAMS else {})}
+        for name in TEAMS
+    },
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch

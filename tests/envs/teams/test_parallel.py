@@ -341,7 +341,7 @@ def test_team_without_rewards_of_agents_takes_these_wrappers() -> None:
 
 
 def test_normalised_rewards_outside_of_a_datamodule_need_a_team_without_rewards_of_agents() -> None:
-    with pytest.raises(ValueError, match="must not be that of a team for NormaliseReward.*individual_rewards"):
+    with pytest.raises(ValueError, match=r"must not be that of a team for NormaliseReward.*individual_rewards"):
         NormaliseReward(make_vector_env(CAMP, 2), 0.99)
     env = NormaliseReward(make_vector_env(CAMP, 2, env_kwargs={"individual_rewards": False}), 0.99)
     env.close()
