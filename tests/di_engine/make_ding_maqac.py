@@ -44,7 +44,7 @@ def main(path: str) -> None:
     cases = {"discrete": DiscreteMAQAC(SEEN, STATE, ACTIONS, **sizes)}
     for kind in ("regression", "reparameterization"):
         cases[kind] = ContinuousMAQAC(SEEN, STATE, ACTIONS, kind, **sizes)
-    stored = {}
+    stored: dict[str, Any] = {}
     for case, model in cases.items():
         stored |= {f"{case}/{name}": one.contiguous() for name, one in values(model, case == "discrete").items()}
     save_file(stored, path)

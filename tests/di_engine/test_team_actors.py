@@ -58,7 +58,7 @@ def test_ddpg_and_td3_of_several_agents_become_maddpg(kind: str, is_delayed: boo
     assert (config.learn.noise, config.learn.actor_update_freq, config.model.twin_critic) == (
         (True, 2, True) if is_delayed else (False, 1, False)
     )
-    assert tuple(config.model.encoder_hidden_size_list) == (64, 64)
+    assert list(config.model.encoder_hidden_size_list or ()) == [64, 64]
     assert config.model.last_layer_init is None
 
 

@@ -7,10 +7,9 @@ actions of the other agents in the losses are those of their current actors and 
 critics of discrete actions value all actions of their agent, given a sample of the others', so the expectation over the
 agent's own actions is exact.
 
-Where this differs: DI-engine's critics do not get the actions of other agents (here ``model.critic_input: state``), and
-each agent's temperature may be its own. Agents that have left the episode have the value 0 and count in no loss. With
-``model.critic_input: local`` agents learn independently, each as in SAC. The other differences are those of SAC and
-discrete SAC.
+Where this differs: each agent's temperature may be its own. Agents that have left the episode have the value 0 and
+count in no loss. With ``model.critic_input: local`` agents learn independently, each as in SAC. The other differences
+are those of SAC and discrete SAC.
 
 Shapes: B batch, N agents, A dimensions or actions of an agent, E critics.
 """

@@ -231,7 +231,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
     def _steps(self, batch: TeamQBatch) -> Steps:
         """Return what both networks say of a minibatch."""
         first = nested.index(batch["obs"], slice(1))
-        obs: dict[str, Tensor] = nested.concatenate([first, batch["next_obs"]])  # of T + 1 steps
+        obs: Any = nested.concatenate([first, batch["next_obs"]])  # of T + 1 steps
         output = self.model(obs, batch["recurrent_state"])
         with torch.no_grad():
             target = self.target_model(obs, batch["recurrent_state"])
