@@ -140,6 +140,8 @@ CORRIDOR = "lightning_ding.envs.corridor.CorridorEnv"
 NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
 CONTINUOUS_LANDER = "LunarLanderContinuous-v3"
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
+FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
+SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -172,6 +174,8 @@ PROOFS = {
     "lstm_t_maze": Proof("recurrent_ppo_t_maze", T_MAZE, 200_000, 0.95, LSTM, algorithm="recurrent_ppo"),
     "ppo_t_maze": Proof("ppo", T_MAZE, 200_000, 0.5, is_ceiling=True),
     "recurrent_mappo_switch_riddle": Proof("recurrent_mappo_switch_riddle", RIDDLE, 200_000, 0.6, n_episode=200),
+    "mappo_foraging": Proof("mappo_foraging", FORAGING, 400_000, 0.9, algorithm="mappo", seeds=(0, 1, 2)),
+    "mappo_simple_spread": Proof("mappo_simple_spread", SPREAD, 100_000, -60, algorithm="mappo", seeds=(0, 1, 2)),
     "dqn_acrobot": Proof("dqn_acrobot", "Acrobot-v1", 100_000, -100, algorithm="dqn"),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),

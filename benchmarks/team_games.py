@@ -1,6 +1,6 @@
 """What algorithms of teams reach in small games whose best returns are known: matrix games and the two-step game.
 
-    python -m benchmarks.team_games             # all, about ten minutes on one core; writes docs/results/team_games.json
+    python -m benchmarks.team_games             # all, in about ten minutes; writes docs/results/team_games.json
     python -m benchmarks.team_games --table     # prints the table of docs/results.md
     python -m benchmarks.team_games --only qmix --games nonmonotonic --seeds 0
 
