@@ -93,7 +93,7 @@ FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
-    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql"), "pendulum"),
+    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql", "calql", "bcq"), "pendulum"),
     "awac_poor": "pendulum_poor",
     "edac": "pendulum_training",
     "discrete_cql": "cartpole",

@@ -180,6 +180,7 @@ PROOFS = {
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),
     "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),
+    "pdqn_pendulum": Proof("pdqn", "Pendulum-v1", 20_000, -200),
     "d4pg_pendulum": Proof("d4pg", "Pendulum-v1", 15_000, -200),
     "crossq_pendulum": Proof("crossq", "Pendulum-v1", 8_000, -200),
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),

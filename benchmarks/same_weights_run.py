@@ -150,7 +150,7 @@ ROLLOUTS: dict[str, tuple[Config, ...]] = {
     **dict.fromkeys(("mappo", "ippo", "recurrent_mappo", "happo"), (ROLLOUT, PASSES)),
 }
 PRIORITIES: Config = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
-TEAM = "lightning_ding.envs.teams.games.TwoStepGame"
+TEAM, LINE = "lightning_ding.envs.teams.games.TwoStepGame", "lightning_ding.envs.teams.line.CoverGame"
 LINEAR: Config = {"type": "linear", "end": 0.1}
 
 
@@ -161,6 +161,8 @@ def family(kind: str) -> tuple[Config, ...]:
     if kind in ("bc", "impala", "acer", "ppo_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
+    if kind in ("maddpg", "masac"):
+        return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
 
 
@@ -258,6 +260,8 @@ CASES: dict[str, Case] = {
     "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
     "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
     "calql": Case("a bound of the values", "calql", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
+    "bcq": Case("an auto-encoder of actions", "bcq", {"model": {"vae_hidden_size_list": [16]}}, "Pendulum-v1"),
+    "pdqn": Case("arguments of choices, in turns", "pdqn", {"learn": {"turn": 2}}, partial(ToyEnv, acts="hybrid")),
     "edac": Case("critics whose gradients differ", "edac", {"model": {"ensemble_num": 3}}, "Pendulum-v1"),
     "rlpd": Case(
         "half of a minibatch from a data set",
@@ -294,6 +298,8 @@ CASES: dict[str, Case] = {
     "ippo": Case("a team without common weights", "ippo", {"model": {"parameter_sharing": False}}, TEAM),
     "recurrent_mappo": Case("a team with a memory", "recurrent_mappo", {"learn_unroll_len": 4}, TEAM),
     "happo": Case("a team whose agents learn in turn", "happo", env=TEAM),
+    "maddpg": Case("a team with continuous actions", "maddpg", env=LINE),
+    "masac": Case("a team with temperatures", "masac", {"learn": {"alpha_per_agent": True}}, TEAM),
     "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
     "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),

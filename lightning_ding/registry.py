@@ -160,8 +160,10 @@ ENV_REGISTRY: Registry[Any] = Registry("env")
 POLICY_REGISTRY: Registry[Any] = Registry(
     "policy",
     home="lightning_ding.policy",
-    modules=dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo")
-    | {name: f"teams.{name}" for name in ("happo", "iql_ma", "vdn", "qmix", "wqmix", "qtran")},
+    modules={
+        **dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo"),
+        **{name: f"teams.{name}" for name in ("happo", "iql_ma", "vdn", "qmix", "wqmix", "qtran", "maddpg", "masac")},
+    },
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
     "model",
@@ -170,6 +172,7 @@ MODEL_REGISTRY: Registry[Any] = Registry(
         **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
         **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
         **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "teams.team_q"),
+        "team_qac": "teams.team_qac",
     },
 )
 ENCODER_REGISTRY: Registry[Any] = Registry(

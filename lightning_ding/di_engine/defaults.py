@@ -119,6 +119,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"target_theta": 0.005},
         "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
     },
+    "pdqn": {
+        **{"discount_factor": 0.97, "random_collect_size": 0, "model": _HEAD, "other": _REPLAY},
+        "learn": {"update_per_collect": 3, "batch_size": 64},
+    },
     "sac": {"random_collect_size": 10_000, "model": _SMALL_HEADS},
     "discrete_sac": {"random_collect_size": 10_000, "model": _SMALL_HEADS},
     "a2c": {
@@ -155,6 +159,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "edac": {
         "model": {"critic_head_layer_num": 1},
         "learn": {"alpha": 1, "init_w": 0.003, "eta": 0.1, "with_q_entropy": False},
+    },
+    "bcq": {
+        "model": {"actor_head_hidden_size": [400, 300], "critic_head_hidden_size": [400, 300]},
+        "learn": {"learning_rate_q": 3e-4, "learning_rate_policy": 3e-4, "learning_rate_vae": 3e-4},
     },
     "discrete_cql": {"discount_factor": 0.97, "model": _HEAD, "learn": {"target_update_freq": 100}},
     "td3_bc": {
@@ -201,6 +209,10 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "rainbow": {"model.noise_std": 0.4, "learn.optimizer.eps": 1e-8},
     "ddpg": {"model.last_layer_init": None},
     "d4pg": {"model.last_layer_init": None},
+    "pdqn": {
+        **{"model.last_layer_init": None, "model.share_encoder": True, "learn.double_q": True},
+        **{"model.actor_head_hidden_size": 64, "model.critic_head_hidden_size": 64},
+    },
     "a2c": {"learn.lr_scheduler.type": "constant"},
     "ppo": {"learn.optimizer.eps": 1e-8},
     "ppg": {
@@ -212,6 +224,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
     "cql": {"learn.update_per_collect": 1},
     "edac": {"learn.update_per_collect": 1},
+    "bcq": {"learn.update_per_collect": 1, "learn.kl_weight": 0.5},
     "discrete_cql": {"learn.update_per_collect": 1, "learn.optimizer.eps": 1e-8},
     "td3_bc": {"learn.update_per_collect": 1, "learn.grad_clip_norm": 1.0},
     "iql": {"learn.update_per_collect": 1, "learn.target_theta": 1.0},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_ding.di_engine.offline_keys import BC, cql_keys, edac_keys, from_data, iql_keys
+from lightning_ding.di_engine.offline_keys import BC, BCQ, cql_keys, edac_keys, from_data, iql_keys
 from lightning_ding.di_engine.q_learning_keys import (
     BDQ,
     CATEGORICAL,
@@ -19,6 +19,7 @@ from lightning_ding.di_engine.q_learning_keys import (
     IQN,
     KAPPA,
     NGU,
+    NOISY_DQN,
     Q_LEARNING,
     R2D2,
     R2D2_GTRXL,
@@ -100,6 +101,37 @@ def _ddpg(noise: bool, actor_update_freq: int) -> dict[str, Key]:
     }
 
 
+_MULTI_PASS: dict[str, Any] = {"needs": lambda cfg: cfg.get("model.multi_pass", False), "why": "multi_pass is False"}
+
+
+def _widths_of_heads(value: Any, _: Cfg) -> Ours:
+    """Return the widths of the hidden layers of P-DQN's two heads; None means that of its encoder."""
+    return {} if value is None else {f"model.{head}_head_hidden_size": value for head in ("actor", "critic")}
+
+
+def _layers_of_heads(value: Any, _: Cfg) -> Ours:
+    return {f"model.{head}_head_layer_num": value - 1 for head in ("actor", "critic")}
+
+
+_PDQN: dict[str, Key] = {
+    **REPLAY,
+    **EPS_SCHEDULE,
+    **NETWORK,
+    **{path: to(path, convert=squeezed) for path in HYBRID_SHAPE},
+    **same("discount_factor", "nstep", "learn.target_theta", "collect.noise_sigma"),
+    "model.encoder_hidden_size_list": Key(encoder_widths),
+    "model.head_hidden_size": Key(_widths_of_heads),
+    "model.head_layer_num": Key(_layers_of_heads),
+    "model.norm_type": only(None, why="set model.layer_norm of our config"),
+    "model.dueling": Key(needs=lambda _: False, why="the values of the choices have one stream here"),
+    "model.multi_pass": replaced("model.argument_mask"),
+    "model.action_mask": to("model.argument_mask", **_MULTI_PASS),
+    "learn.learning_rate_dis": to("learn.learning_rate_critic"),
+    "learn.learning_rate_cont": to("learn.learning_rate_actor"),
+    "learn.update_circle": Key(
+        lambda value, _: {"learn.turn": 5}, why="the critic and the actor learn in turns of five updates", allowed=(10,)
+    ),
+}
 _NOT_IN_D4PG = ("model.twin_critic", "model.share_encoder", "model.encoder_hidden_size_list")
 _D4PG: dict[str, Key] = {
     **{path: key for path, key in _ddpg(noise=False, actor_update_freq=1).items() if path not in _NOT_IN_D4PG},
@@ -333,7 +365,7 @@ _PG: dict[str, Key] = {
 _QRDQN: dict[str, Key] = {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": KAPPA}
 
 KEYS: dict[str, dict[str, Key]] = {
-    "dqn": DQN,
+    "dqn": NOISY_DQN,
     "c51": {**Q_LEARNING, **CATEGORICAL},
     "qrdqn": _QRDQN,
     "rainbow": {**Q_LEARNING, **CATEGORICAL},
@@ -351,6 +383,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "d4pg": _D4PG,
     "td3": _ddpg(noise=True, actor_update_freq=2),
+    "pdqn": _PDQN,
     "sac": _SAC,
     "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
@@ -364,6 +397,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "happo": happo_keys(_PPO),
     "cql": cql_keys(_SAC),
     "edac": edac_keys(_SAC),
+    "bcq": BCQ,
     "discrete_cql": {**from_data(_QRDQN), **same("learn.min_q_weight")},
     "td3_bc": {**from_data(_ddpg(noise=True, actor_update_freq=2)), **same("learn.alpha")},
     "iql": iql_keys(_SAC),
@@ -402,6 +436,7 @@ HOME_OF_GAMMA = {
     "ddpg": "learn.discount_factor",
     "d4pg": "learn.discount_factor",
     "td3": "learn.discount_factor",
+    "pdqn": "discount_factor",
     "sac": "learn.discount_factor",
     "discrete_sac": "learn.discount_factor",
     "a2c": "collect.discount_factor",
@@ -414,6 +449,7 @@ HOME_OF_GAMMA = {
     **dict.fromkeys(("mappo", "happo"), "collect.discount_factor"),
     "cql": "learn.discount_factor",
     "edac": "learn.discount_factor",
+    "bcq": "learn.discount_factor",
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
     "iql": "learn.discount_factor",

@@ -11,6 +11,7 @@ from lightning_ding.di_engine.shared_keys import (
     COMMON,
     EVAL_FREQ,
     NETWORK,
+    REPLAY,
     Cfg,
     Key,
     Ours,
@@ -78,6 +79,21 @@ def edac_keys(sac: dict[str, Key]) -> dict[str, Key]:
         ),
     }
 
+
+BCQ: dict[str, Key] = {
+    **from_data({**REPLAY, **NETWORK}),
+    "model.actor_head_hidden_size": to("model.actor_hidden_size_list", convert=list),
+    "model.critic_head_hidden_size": to("model.critic_hidden_size_list", convert=list),
+    "model.vae_hidden_dims": to("model.vae_hidden_size_list", convert=list),
+    **same("model.phi", "learn.lmbda", "learn.target_theta", "learn.learning_rate_vae"),
+    "learn.discount_factor": to("discount_factor"),
+    "learn.learning_rate_q": to("learn.learning_rate_critic"),
+    "learn.learning_rate_policy": to("learn.learning_rate_actor"),
+    "nstep": _never("DI-engine's BCQ learns from single steps"),
+    **dict.fromkeys(("learn.init_w", "learn.learning_rate_alpha"), _never("DI-engine's BCQ does not read it")),
+    "learn.data_path": _never("no policy reads it"),
+}
+"""Keys of BCQ."""
 
 # ---------------------------------------------------------------------------------------------------- IQL
 

@@ -34,6 +34,8 @@ OPTIMIZERS = {
         name: {"optimizer_q": 0, "optimizer_policy": 1, "alpha_optim": 2}
         for name in ("sac", "discrete_sac", "cql", "edac")
     },
+    "bcq": {"optimizer_q": 0, "optimizer_policy": 1, "optimizer_vae": 2},
+    "pdqn": {"dis_optimizer": 0, "cont_optimizer": 1},
     "iql": {"optimizer_q": 0, "optimizer_policy": 1},
 }
 """Places of the optimizers of each policy by DI-engine's names; others have one, ``optimizer``."""

@@ -23,6 +23,7 @@ FAMILIES = {"cql_discrete": "discrete_cql", "sac_discrete": "discrete_sac"}
 CLASSES = {
     "A2CPolicy": "a2c",
     "ACERPolicy": "acer",
+    "BCQPolicy": "bcq",
     "BDQPolicy": "bdq",
     "BehaviourCloningPolicy": "bc",
     "C51Policy": "c51",
@@ -43,6 +44,7 @@ CLASSES = {
     "IQNPolicy": "iqn",
     "MDQNPolicy": "mdqn",
     "NGUPolicy": "ngu",
+    "PDQNPolicy": "pdqn",
     "PGPolicy": "pg",
     "PPGPolicy": "ppg",
     "PPOOffPolicy": "ppo_offpolicy",

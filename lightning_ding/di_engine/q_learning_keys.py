@@ -63,7 +63,21 @@ DQN: dict[str, Key] = {
     **same("model.dueling"),
     "model.dropout": only(None, why="there is no dropout in our Q-networks"),
     "model.init_bias": only(None, why="the head is initialised like all other layers"),
-    "model.noise": only(False, why="noisy layers are those of rainbow"),
+    "model.noise": only(False, why="noisy layers are those of dqn and rainbow"),
+}
+
+
+def _noise(_: Any, cfg: Cfg) -> Ours:
+    """Return whether there are noisy layers, which DI-engine has by one key and uses by another."""
+    has_noise, uses_noise = bool(cfg.get("model.noise", False)), bool(cfg.get("noisy_net", False))
+    require(has_noise <= uses_noise, "policy.noisy_net", "True with policy.model.noise, to use the noise", uses_noise)
+    return {"model.noise": True, "model.noise_std": 0.4} if has_noise else {"model.noise": False}
+
+
+NOISY_DQN: dict[str, Key] = {
+    **DQN,
+    "model.noise": Key(_noise),
+    "noisy_net": Key(_noise, needs=lambda cfg: cfg.get("model.noise", False), why="model.noise is False"),
 }
 KAPPA = Key(needs=lambda _: False, why="DI-engine's QR-DQN always uses 1")
 _EMBEDDING = same("model.num_quantiles", "model.quantile_embedding_size")

@@ -43,10 +43,11 @@ from lightning_ding.di_engine.shared_keys import (
     translate_key,
 )
 from lightning_ding.di_engine.team_q_keys import without_mixer
+from lightning_ding.di_engine.teams import as_team, pop_team
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
-WITHOUT_N_SAMPLE = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd", "ddpg", "td3")
+WITHOUT_N_SAMPLE = ("mdqn", "sql", "sqn", "bdq", "r2d2", "r2d2_gtrxl", "r2d3", "ngu", "dqfd", "ddpg", "td3", "pdqn")
 """Families whose configs in DI-engine have no default of ``collect.n_sample``, besides those on-policy."""
 ENTRIES = (
     *(
@@ -163,7 +164,10 @@ def _run(
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
     expert = {name: keys.pop(name, None) for name in EXPERT_KEYS} if is_sqil else {}
+    team = pop_team(keys, family)
     config, network = policy_config(keys, given, family, notes)
+    if team is not None:
+        policy, policy_class, config = as_team(deep_merge(implied(family), config), family, team)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     rewards = {**main.get("reward_model", {}), **create.get("reward_model", {})}.get("type")
     late = f"None with {family}, which computes advantages when data are collected"
@@ -179,7 +183,7 @@ def _run(
         "policy": policy,
         "policy_class": policy_class,
         "on_policy": policy_class.on_policy,
-        "policy_config": without_defaults(deep_merge(implied(family), config), policy_class),
+        "policy_config": without_defaults(deep_merge(implied(family) if team is None else {}, config), policy_class),
         "network": network,
     }
     envs = with_frames(envs, config["eval"]["evaluator"])

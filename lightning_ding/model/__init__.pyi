@@ -4,6 +4,7 @@ from .actor import (
     StateDependentSigma as StateDependentSigma,
     create_actor as create_actor,
 )
+from .bcq import BCQ as BCQ, ActionVAE as ActionVAE
 from .bdq import BDQ as BDQ
 from .c51 import C51DQN as C51DQN
 from .core import RecurrentCore as RecurrentCore
@@ -25,11 +26,12 @@ from .heads import (
 from .image_encoders import ConvEncoder as ConvEncoder, ImpalaEncoder as ImpalaEncoder
 from .iqn import IQN as IQN, QuantileHead as QuantileHead
 from .ngu import NGU as NGU
+from .pdqn import PDQN as PDQN
 from .pg import PG as PG
 from .ppg import PPG as PPG
 from .qac import ContinuousQAC as ContinuousQAC
 from .qrdqn import QRDQN as QRDQN
-from .rainbow import NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
+from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
 from .teams.havac import HAVAC as HAVAC
@@ -45,6 +47,7 @@ from .teams.team_q import (
     VDNNetwork as VDNNetwork,
     WQMIXNetwork as WQMIXNetwork,
 )
+from .teams.team_qac import TeamQAC as TeamQAC
 from .teams.team_vac import RecurrentTeamVAC as RecurrentTeamVAC, TeamVAC as TeamVAC
 from .vac import VAC as VAC
 from .wrappers import model_wrap as model_wrap

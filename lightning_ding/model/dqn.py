@@ -6,8 +6,9 @@ Shapes: B batch, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from torch import Tensor, nn
 
 from lightning_ding.model.encoder import ObsShape, encoder_for
@@ -31,6 +32,8 @@ class DQN(nn.Module):
         activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
         layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
         encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
+        noise: Use noisy layers in the head.
+        noise_std: Initial scale of the noise, > 0; see ``NoisyLinear``.
 
     Raises:
         ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
@@ -54,17 +57,35 @@ class DQN(nn.Module):
         activation: str = "relu",
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
+        noise: bool = False,
+        noise_std: float = 0.5,
     ) -> None:
         super().__init__()
         self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         features = self.encoder.output_size
         width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
-        head_class, options = DuelingHead if dueling else DiscreteHead, (width, layers, activation, layer_norm)
+        head_class: Any = DuelingHead if dueling else DiscreteHead
+        options: tuple[Any, ...] = (width, layers, activation, layer_norm)
+        if noise:
+            from lightning_ding.model.rainbow import NoisyHead
+
+            head_class, options = NoisyHead, (*options, dueling, noise_std)
         if isinstance(action_shape, int):
             self.head: nn.Module = head_class(features, action_shape, *options)
         else:
             self.head = MultiHead([head_class(features, size, *options) for size in action_shape])
 
-    def forward(self, obs: Any) -> dict[str, Tensor | list[Tensor]]:
-        """Return ``{"logit": values}``: shape (B, A), or a list of such tensors for a multi-discrete action."""
-        return {"logit": self.head(self.encoder(obs))}
+    def forward(self, obs: Any, noisy: bool = False) -> dict[str, Tensor | list[Tensor]]:
+        """Return ``{"logit": values}``: shape (B, A), or a list of such tensors for a multi-discrete action.
+
+        Args:
+            obs: B observations.
+            noisy: Use the noise of the last :meth:`reset_noise`, with ``noise``; otherwise the mean weights.
+        """
+        features = self.encoder(obs)
+        return {"logit": self.head(features, noisy=True) if noisy else self.head(features)}
+
+    def reset_noise(self, rng: np.random.Generator) -> None:
+        """Draw new noise for every noisy layer."""
+        for head in self.head.heads if isinstance(self.head, MultiHead) else [self.head]:
+            cast(Any, head).reset_noise(rng)

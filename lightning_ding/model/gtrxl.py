@@ -6,8 +6,8 @@ inputs, an activation before each gate, GRU gates with a bias. Relative position
 
 Where this differs: a step attends to itself and to at most M steps before it, whether those are in the memory or in the
 same sequence, so that a sequence has the outputs of its single steps. In the paper a step sees the memory and all
-earlier steps of the sequence. Each layer has its own biases u and v. DI-engine computes the queries from inputs that
-are not normalised; here they are, as in the paper. There is no dropout.
+earlier steps of the sequence. Each layer has its own biases u and v. Queries, keys and
+values are computed from normalised inputs. There is no dropout.
 
 Shapes: T steps, B sequences or envs, F features, H hidden size, L layers, M steps of memory, K = M + T keys, N heads,
 D size of a head, S = 1 + L M H size of a state.

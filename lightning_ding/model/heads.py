@@ -94,9 +94,14 @@ class MultiHead(nn.Module):
         super().__init__()
         self.heads = nn.ModuleList(heads)
 
-    def forward(self, features: Tensor) -> list[Tensor]:
-        """Return the action values of each dimension, shapes (B, A_i), for features, shape (B, F)."""
-        return [head(features) for head in self.heads]
+    def forward(self, features: Tensor, **options: Any) -> list[Tensor]:
+        """Return the action values of each dimension, shapes (B, A_i), for features, shape (B, F).
+
+        Args:
+            features: B rows of features.
+            options: Further arguments of each head.
+        """
+        return [head(features, **options) for head in self.heads]
 
 
 def check_action_shape(action_shape: Any) -> None:

@@ -180,8 +180,8 @@ class ContinuousQAC(nn.Module):
         has_encoder = any(True for _ in critic_encoder.parameters())
         is_shared = make_encoder is None
         require(has_encoder or not is_shared, "share_encoder", "False without an encoder", is_shared)
-        outputs = self.choices + self.action_size * (2 if self.action_space == "reparameterization" else 1)
-        sizes = [critic_encoder.output_size, *hidden, outputs]
+        inputs, outputs = self._actor_widths(critic_encoder.output_size)
+        sizes = [inputs, *hidden, outputs]
         encoder = None if make_encoder is None else make_encoder()
         if noise is not None:
             options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "hidden_size_list": hidden}
@@ -194,8 +194,16 @@ class ContinuousQAC(nn.Module):
 
     def _make_critics(self, encoder: Any, number: int, hidden: list[int], *options: Any) -> EncoderAndHead:
         """Return the critics; ``options`` are those of ``EnsembleMLP`` after the sizes."""
-        inputs = encoder.output_size + self.choices + self.action_size
-        return EncoderAndHead(encoder, EnsembleMLP(number, [inputs, *hidden, self.values.output_size], *options))
+        inputs, outputs = self._critic_widths(encoder.output_size)
+        return EncoderAndHead(encoder, EnsembleMLP(number, [inputs, *hidden, outputs], *options))
+
+    def _actor_widths(self, features: int) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of the actor's layers."""
+        return features, self.choices + self.action_size * (2 if self.action_space == "reparameterization" else 1)
+
+    def _critic_widths(self, features: int) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a critic's layers."""
+        return features + self.choices + self.action_size, self.values.output_size
 
     def _init_last_layers(self, bound: float) -> None:
         for head in (self.actor.head, self.critic.head):

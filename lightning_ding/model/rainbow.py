@@ -132,6 +132,47 @@ class NoisyLinear(nn.Module):
         self.noise.copy_(torch.from_numpy(np.copysign(np.sqrt(np.abs(e)), e)))
 
 
+class NoisyHead(nn.Module):
+    """A head of noisy layers for action values, with separate streams for the state and the actions if ``dueling``.
+
+    The arguments that are not listed are those of :class:`DuelingHead`.
+
+    Args:
+        dueling: Return the sum of a state value and the actions' advantages.
+        noise_std: Initial scale of the noise, > 0; see ``NoisyLinear``.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_size: int,
+        layer_num: int = 1,
+        activation: str = "relu",
+        layer_norm: bool = False,
+        dueling: bool = True,
+        noise_std: float = 0.5,
+    ) -> None:
+        super().__init__()
+        require(noise_std > 0, "noise_std", "> 0", noise_std)
+        hidden = [input_size, *[hidden_size] * layer_num]
+        self.advantage = NoisyMLP([*hidden, action_size], activation, noise_std, layer_norm)
+        self.value = NoisyMLP([*hidden, 1], activation, noise_std, layer_norm) if dueling else None
+
+    def forward(self, features: Tensor, noisy: bool = False) -> Tensor:
+        """Return action values, shape (B, A), for features, shape (B, F), with the mean weights unless ``noisy``."""
+        advantage: Tensor = self.advantage(features, noisy)
+        if self.value is None:
+            return advantage
+        return cast(Tensor, self.value(features, noisy) + advantage - advantage.mean(1, keepdim=True))
+
+    def reset_noise(self, rng: np.random.Generator) -> None:
+        """Draw new noise for every layer."""
+        self.advantage.reset_noise(rng)
+        if self.value is not None:
+            self.value.reset_noise(rng)
+
+
 class NoisyMLP(nn.Module):
     """Noisy linear layers with activations between them; the output is 32-bit also under mixed precision.
 

@@ -8,6 +8,7 @@ from .base.config import PolicyConfig as PolicyConfig
 from .base.dump import NonFiniteError as NonFiniteError
 from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Policy
 from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
+from .bcq import BCQConfig as BCQConfig, BCQPolicy as BCQPolicy
 from .bdq import BDQConfig as BDQConfig, BDQPolicy as BDQPolicy
 from .c51 import C51Config as C51Config, C51Policy as C51Policy
 from .calql import CalQLConfig as CalQLConfig, CalQLPolicy as CalQLPolicy
@@ -31,6 +32,7 @@ from .iqn import IQNConfig as IQNConfig, IQNPolicy as IQNPolicy
 from .load import load_policy as load_policy
 from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
 from .ngu import NGUConfig as NGUConfig, NGUPolicy as NGUPolicy
+from .pdqn import PDQNConfig as PDQNConfig, PDQNPolicy as PDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
 from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
@@ -52,6 +54,7 @@ from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
+from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,
@@ -59,6 +62,7 @@ from .teams.mappo import (
     RecurrentMAPPOConfig as RecurrentMAPPOConfig,
     RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
 )
+from .teams.masac import MASACConfig as MASACConfig, MASACPolicy as MASACPolicy
 from .teams.qmix import QMIXConfig as QMIXConfig, QMIXPolicy as QMIXPolicy
 from .teams.qtran import QTRANConfig as QTRANConfig, QTRANPolicy as QTRANPolicy
 from .teams.team_q import TeamQConfig as TeamQConfig

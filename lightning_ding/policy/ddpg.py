@@ -190,7 +190,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(self._explore(output["action"], sigma))}
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
-        choice = self._choice(output["logit"], epsilon, _mask_of(obs))
+        choice = self._choice(output["logit"], epsilon, mask_of(obs))
         arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
         return {"action": self.action_start.to_env({"action_type": choice, "action_args": arguments})}
 
@@ -255,7 +255,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
     def _actor_output(self, model: Any, obs: Any) -> dict[str, Tensor]:
         """Return the output of the actor, with the logits of illegal choices at minus infinity."""
         output: dict[str, Tensor] = model.compute_actor(obs)
-        return {**output, "logit": rl.masked(output["logit"], _mask_of(obs))} if "logit" in output else output
+        return {**output, "logit": rl.masked(output["logit"], mask_of(obs))} if "logit" in output else output
 
     def _explore(self, action: Tensor, sigma: float | None) -> Tensor:
         """Return normalised actions, shape (B, A), with noise."""
@@ -314,6 +314,6 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         return super()._get_setting_collect(command_info) if self._action_space_of_model() == "hybrid" else {}
 
 
-def _mask_of(obs: Any) -> Tensor | None:
+def mask_of(obs: Any) -> Tensor | None:
     """Return which choices are legal, shape (B, K), if the observation has a mask."""
     return obs.get("action_mask") if isinstance(obs, Mapping) else None

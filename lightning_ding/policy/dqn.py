@@ -2,7 +2,8 @@
 
 Papers: Mnih et al. 2015 (https://arxiv.org/abs/1312.5602); double: van Hasselt et al. 2016, eq. 4
 (https://arxiv.org/abs/1509.06461); dueling: Wang et al. 2016, eq. 9 (https://arxiv.org/abs/1511.06581); n-step: Hessel
-et al. 2018 (https://arxiv.org/abs/1710.02298); priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
+et al. 2018 (https://arxiv.org/abs/1710.02298); priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952);
+noise: Fortunato et al. 2018 (https://arxiv.org/abs/1706.10295).
 
 Where this differs: Adam and the Huber loss instead of RMSProp and clipped errors; epsilon is drawn for each env on its
 own; a time limit is not treated as termination, so a truncated step bootstraps from its true final observation.
@@ -21,6 +22,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
+from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.q_learning import (
@@ -41,6 +43,14 @@ class DQNModelConfig(QLearningModelConfig):
     """Number of actions, or one for each dimension; None means that it is taken from the env."""
     dueling: bool = True
     """Split the head into a state value and advantages."""
+    noise: bool = False
+    """Explore with noisy layers in the head (NoisyNet-DQN), in addition to epsilon; see ``rainbow``."""
+    noise_std: float = 0.5
+    """Initial scale of the noise of a layer before division by the square root of its number of inputs, > 0; needs
+    noise."""
+
+    def __post_init__(self) -> None:
+        require(self.noise_std > 0, "model.noise_std", "> 0", self.noise_std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +87,8 @@ class DQNConfig(QLearningConfig):
 class DQNPolicy(QLearningPolicy[DQNConfig]):
     """DQN for discrete, multi-discrete and multi-binary actions; all kinds of observations; action masks.
 
-    The arguments are those of :class:`Policy`; a ``model`` maps observations to ``{"logit": action values}``.
+    The arguments are those of :class:`Policy`; a ``model`` maps observations to ``{"logit": action values}``. With the
+    option ``model.noise`` it takes an argument ``noisy`` as well, and has a method ``reset_noise(rng)``.
 
     Example:
         >>> policy = DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})

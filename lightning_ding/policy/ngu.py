@@ -14,9 +14,6 @@ and stored. The running statistics of the rewards belong to each rank, and are a
 and predictor learn from all real steps of the minibatches. The weight of a policy in the loss does not depend on j, the
 targets are those of R2D2, not of Retrace, and all envs explore with one epsilon.
 
-Where this differs from DI-engine: its embeddings are compared within a drawn sequence, with distances that are not
-squared, and its episodic rewards are moved to [0, 1] in each minibatch; ``beta`` has a larger effect here.
-
 Shapes: T steps of a sequence, B sequences or envs, J policies.
 """
 

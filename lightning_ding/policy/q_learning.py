@@ -155,6 +155,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
+        if self._has_noise:
+            self._reset_noise(self.model)
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
         actions: list[Tensor] = []
         for q, mask in self._values(self._output(self.model, obs), obs):
@@ -205,6 +207,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add what is constant in the round; :meth:`prepare` adds the rest to each minibatch when its turn comes."""
+        if self._has_noise:
+            return data  # the target's noise changes with every update
         data = self._with_discount(data)
         num_updates, batch_size = data["reward"].shape
         changes = self._target_update.changes_within(self.progress.train_iter, num_updates)
@@ -227,7 +231,22 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
         """Return the output of the network when learning and collecting."""
-        return model(obs)  # type: ignore[no-any-return]
+        return model(obs, noisy=True) if self._has_noise else model(obs)  # type: ignore[no-any-return]
+
+    @property
+    def _has_noise(self) -> bool:
+        """Whether the network has noisy layers, with new noise for each update and each step of the envs."""
+        return bool(getattr(self.config.model, "noise", False))
+
+    def _reset_noise(self, model: Any) -> None:
+        model.reset_noise(self.rng)
+
+    def _with_discount(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw the noise of an update, in addition to what :meth:`prepare` of other policies adds to a minibatch."""
+        if self._has_noise:
+            self._reset_noise(self.model)
+            self._reset_noise(self.target_model)
+        return super()._with_discount(data)
 
     def _of_target(self, obs: Any, *names: str) -> dict[str, Any]:
         """Return entries of the target network's output for observations; a list becomes a dict by dimension."""

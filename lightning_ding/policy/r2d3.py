@@ -11,9 +11,8 @@ of B separate draws. A sequence of a demonstration has no stored state: it begin
 its first step is that of an episode, where zeros are exact. Importance-sampling weights are those of each buffer. The
 other parts are those of ``r2d2``, where its page says how they differ.
 
-Where this differs from DI-engine: its policy passes ``margin_function`` and ``lambda_one_step_td`` to its loss in the
-wrong order if ``value_rescale`` is on; here each has its meaning. The weight of ``lambda3`` belongs to the sum of the
-squared parameters, as for ``dqfd``, where DI-engine has AdamW. A priority is made of the n-step errors only.
+The weight of ``lambda3`` belongs to the sum of the squared parameters, as for ``dqfd``. A priority is made of the
+n-step errors only.
 
 Shapes: T steps of a sequence, B sequences, A actions.
 """

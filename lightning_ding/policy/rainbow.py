@@ -12,11 +12,8 @@ Shapes: B batch, A actions, N atoms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
-
-from torch import Tensor, nn
+from typing import ClassVar
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
@@ -101,25 +98,9 @@ class RainbowPolicy(C51Policy):
     config_class: ClassVar[type[PolicyConfig]] = RainbowConfig
     supports_tensors: ClassVar[bool] = False
 
-    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return noisy epsilon-greedy actions; ``eps`` overrides the schedule."""
-        self._reset_noise(self.model)
-        return super()._forward_collect(obs, eps=eps)
-
-    def _with_discount(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise of an update, in addition to what :meth:`prepare` of other policies adds to a minibatch."""
-        self._reset_noise(self.model)
-        self._reset_noise(self.target_model)
-        return super()._with_discount(data)
-
-    def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
-        return cast("dict[str, Any]", model(obs, noisy=True))
-
-    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        return data  # the target's noise changes with every update
-
-    def _reset_noise(self, model: nn.Module) -> None:
-        cast(Any, model).reset_noise(self.rng)
+    @property
+    def _has_noise(self) -> bool:
+        return True
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered Q-network."""

@@ -142,16 +142,19 @@ class SACPolicy(QACPolicy[SoftConfig]):
     def _init_learn(self) -> None:
         super()._init_learn()
         learn = self.config.learn
-        self.temperature = nn.Parameter(
-            torch.tensor(math.log(learn.alpha) if self._learns_log else learn.alpha), requires_grad=learn.auto_alpha
-        )
+        start = math.log(learn.alpha) if self._learns_log else learn.alpha
+        self.temperature = nn.Parameter(torch.full(self._temperature_shape(), start), requires_grad=learn.auto_alpha)
         if learn.auto_alpha:
             kind = dataclasses.replace(learn.optimizer, weight_decay=0.0)
             self.updater.optimizers.append(make_optimizer(kind, [self.temperature], learn.learning_rate_alpha))
 
+    def _temperature_shape(self) -> tuple[int, ...]:
+        """Return the shape of the temperature, () for one that all actions share."""
+        return ()
+
     @property
     def alpha(self) -> Tensor:
-        """The temperature, a scalar without gradient."""
+        """The temperature, without gradient, a scalar unless :meth:`_temperature_shape` is another."""
         temperature = self.temperature.detach()
         return temperature.exp() if self._learns_log else temperature
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -28,16 +29,18 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.dqn import DQNConfig, DQNModelConfig, DQNPolicy
+from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.mdqn import SoftQLearnConfig
-from lightning_ding.policy.q_learning import QBatch
+from lightning_ding.policy.q_learning import QBatch, QLearningModelConfig
 from lightning_ding.registry import POLICY_REGISTRY
 
 
 @dataclass(frozen=True, kw_only=True)
-class SQNModelConfig(DQNModelConfig):
+class SQNModelConfig(QLearningModelConfig):
     """The two Q-networks: each an encoder and a head."""
 
+    action_shape: int | Sequence[int] | None = None
+    """Number of actions, or one for each dimension; None means that it is taken from the env."""
     dueling: bool = False
     """Split each head into a state value and advantages."""
 
@@ -75,7 +78,7 @@ class SQNConfig(DQNConfig):
     nstep: int | None = 1
     """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
     for batches without discount, which do not come from such a buffer."""
-    model: SQNModelConfig = field(default_factory=SQNModelConfig)
+    model: SQNModelConfig = field(default_factory=SQNModelConfig)  # type: ignore[assignment]
     """The two Q-networks."""
     learn: SQNLearnConfig = field(default_factory=SQNLearnConfig)
     """Options for updates."""

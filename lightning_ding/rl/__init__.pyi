@@ -61,6 +61,7 @@ from .off_policy import (
 )
 from .offline import (
     advantage_weight as advantage_weight,
+    best_candidate_target as best_candidate_target,
     conservative_gap as conservative_gap,
     discrete_conservative_gap as discrete_conservative_gap,
     expectile_loss as expectile_loss,
@@ -68,6 +69,7 @@ from .offline import (
     gradient_similarity as gradient_similarity,
     large_margin as large_margin,
     smoothed_cross_entropy as smoothed_cross_entropy,
+    standard_normal_kl as standard_normal_kl,
 )
 from .policy_gradients import (
     PPOPolicyLoss as PPOPolicyLoss,

@@ -296,4 +296,4 @@ def squashed_gaussian_log_prob(mu: Tensor, log_sigma: Tensor, action: Tensor) ->
 
 def _squashed_log_prob(u: Tensor, log_sigma: Tensor, noise: Tensor) -> Tensor:
     log_slope = 2 * (LOG_2 - u - F.softplus(-2 * u))
-    return -(0.5 * noise.square() + log_sigma + log_slope).sum(1) - u.shape[1] * HALF_LOG_TWO_PI
+    return -(0.5 * noise.square() + log_sigma + log_slope).sum(-1) - u.shape[-1] * HALF_LOG_TWO_PI

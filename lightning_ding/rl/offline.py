@@ -75,6 +75,34 @@ def conservative_gap(q_sampled: Tensor, log_density: Tensor, q_data: Tensor) -> 
     return ((q_sampled - log_density).logsumexp(2) - q_data).mean(1)
 
 
+def best_candidate_target(reward: Tensor, discount_t: Tensor, q_t: Tensor, lmbda: float) -> Tensor:
+    """Return r + discount * max over candidates of (lmbda min + (1 - lmbda) max over critics of Q(s', a')).
+
+    Fujimoto et al. 2019, algorithm 1 (https://arxiv.org/abs/1812.02900).
+
+    Args:
+        reward: (n-step) rewards, shape (B,).
+        discount_t: gamma^n * (1 - terminated), shape (B,).
+        q_t: Target critics' values of N candidates for the next action, shape (E, B, N).
+        lmbda: Weight of the smallest value of the critics, in [0, 1].
+
+    Returns:
+        Targets, shape (B,), detached.
+    """
+    value = lmbda * q_t.amin(0) + (1 - lmbda) * q_t.amax(0)
+    return torch.addcmul(reward, discount_t, value.amax(1)).detach()
+
+
+def standard_normal_kl(mu: Tensor, log_sigma: Tensor) -> Tensor:
+    """Return the divergence of normal distributions from standard normal ones in nats, shape (B,).
+
+    Args:
+        mu: Means, shape (B, L).
+        log_sigma: Log standard deviations, shape (B, L).
+    """
+    return 0.5 * (mu.square() + (2 * log_sigma).exp() - 1 - 2 * log_sigma).sum(1)
+
+
 def gradient_similarity(gradient: Tensor) -> Tensor:
     """Return the mean cosine similarity of the critics' gradients by the action, times E (An et al. 2021, eq. 4).
 

@@ -11,7 +11,7 @@ Collectors, buffers and checkpoints treat such an env as any other. Its observat
   not see it. Without it, each agent gets the reward of the team, which is the reward of the env.
 
 Actions are a MultiDiscrete space with the number of actions of each agent, or a Box of shape (N, number of
-dimensions). The names of the first three entries are those of DI-engine.
+dimensions).
 
 Shapes: B batch, N agents, D numbers that an agent sees, S size of the global state, A actions.
 """

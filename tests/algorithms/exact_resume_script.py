@@ -50,12 +50,14 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "fqf": {"num_envs": 3},  # two optimizers
     "ddpg": {"norm_obs": True},  # noise that drifts
     "td3": {},
+    "pdqn": {"env": "tests.toys.bandits.HybridTargetEnv"},
     "sac": {"num_envs": 3},
     "discrete_sac": {"norm_obs": True},
     "discrete_cql": {},
     "bc": {},
     "td3_bc": {},
     "iql": {},
+    "bcq": {},
     "awac": {},
     "cql": {"policy": {"learn": {"with_lagrange": True}}},
     "tqc": {"num_envs": 3, "policy": {"model": {"use_sde": True}, "collect": {"sde_sample_freq": 7}}},

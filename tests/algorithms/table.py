@@ -50,8 +50,9 @@ CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
-TEAM = "lightning_ding.envs.teams.games.TwoStepGame"
+TEAM, LINE = "lightning_ding.envs.teams.games.TwoStepGame", "lightning_ding.envs.teams.line.CoverGame"
 TEAM_Q = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"learning_rate": 1e-3}})
+TEAM_ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}})
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ ALGORITHMS = {
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "pdqn": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "discrete_sac": Algorithm(config=ACTOR_CRITIC),
     "discrete_cql": Algorithm(config=Q_LEARNING),
@@ -91,6 +93,13 @@ ALGORITHMS = {
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "calql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "edac": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}})),
+    "bcq": Algorithm(
+        "Pendulum-v1",
+        deep_merge(
+            ACTOR_CRITIC,
+            {"model": {"vae_hidden_size_list": [16], "candidates": 5}, "learn": {"num_actions": 2}},
+        ),
+    ),
     "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "redq": Algorithm(
         "Pendulum-v1",
@@ -125,6 +134,8 @@ TEAMS = {
     "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),
     "wqmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8, "type": "gru"}}})),
     "qtran": Algorithm(TEAM, TEAM_Q),
+    "maddpg": Algorithm(LINE, deep_merge(TEAM_ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
+    "masac": Algorithm(TEAM, deep_merge(TEAM_ACTOR_CRITIC, {"learn": {"alpha_per_agent": True}})),
 }
 """Algorithms of teams, whose observations and actions have an axis of agents. Tests of what every algorithm can do go
 over them too; those of kinds of spaces and networks do not."""

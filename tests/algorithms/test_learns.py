@@ -73,6 +73,7 @@ CONFIGS: dict[str, Config] = {
     ),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
+    "pdqn": FAST_ACTOR,
     "d4pg": deep_merge(FAST_ACTOR, {"nstep": 1, "model": {"v_min": -2.0, "v_max": 2.0, "n_atom": 41}}),
     "sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "learning_rate_alpha": 3e-3}}),
     "discrete_sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "auto_alpha": False, "alpha": 0.05}}),
@@ -308,7 +309,8 @@ def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step", "changes"), [("ddpg", 2000, CHOICES), ("ppo", 5120, {}), ("a2c", 5120, {}), ("pg", 4800, {})]
+    ("name", "env_step", "changes"),
+    [("ddpg", 2000, CHOICES), ("pdqn", 2000, CHOICES), ("ppo", 5120, {}), ("a2c", 5120, {}), ("pg", 4800, {})],
 )
 def test_it_learns_a_choice_and_its_arguments(
     name: str, env_step: int, changes: Config, make_trainer: MakeTrainer, request: pytest.FixtureRequest

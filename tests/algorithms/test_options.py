@@ -83,7 +83,8 @@ class Option:
 
 
 HYBRID = {"model.action_shape": {"action_type_shape": 3, "action_args_shape": 1}}
-CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID, "d4pg": HYBRID}  # what chooses at random
+CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID, "pdqn": HYBRID, "d4pg": HYBRID}  # what chooses at random
+HYBRID_ONLY = ("other.eps.", "model.action_start", "model.argument_mask")
 FALLING = {"other.eps.start": 1.0, "other.eps.end": 0.1}
 LINEAR: Flat = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
 POINTS: Flat = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
@@ -135,7 +136,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.v_min": Option(-1.0),
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),
-    "model.noise_std": Option(0.1),
+    "model.noise_std": Option(0.1, given={"model.noise": True}),
     "model.num_quantiles": Option(1, given={"learn.learning_rate": 0.1}, also={"learn.dropped_quantiles": 0}),
     "model.quantile_embedding_size": Option(8),
     "model.renorm_momentum": Option(0.5),
@@ -204,6 +205,15 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.eta": Option(0.5),
     "learn.trust_region_value": Option(0.01, given={"learn.entropy_weight": 1.0}),
     "learn.num_actions": Option(3),
+    "model.phi": Option(0.5),
+    "model.latent_size": Option(3),
+    "model.vae_hidden_size_list": Option([8]),
+    "model.candidates": Option(2),
+    "model.argument_mask": Option([[1], [0], [1]]),
+    "learn.learning_rate_vae": Option(0.002),
+    "learn.lmbda": Option(0.1),
+    "learn.kl_weight": Option(0.9),
+    "learn.turn": Option(2),
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
     "learn.dropped_quantiles": Option(5),
     "learn.target_critics": Option(3),
@@ -290,7 +300,7 @@ def cases(table: dict[str, Any]) -> list[tuple[str, str]]:
 def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
-    given = dict(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {})
+    given = dict(CHOICES.get(name, {}) if path.startswith(HYBRID_ONLY) else {})
     if name in ANY_ACTION + CLONED and path.endswith(OF_TORQUES):
         given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}

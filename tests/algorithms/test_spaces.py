@@ -157,7 +157,7 @@ def test_a_box_of_integers_gets_integers(make_trainer: MakeTrainer, name: str) -
     assert (acted.min(0).tolist(), acted.max(0).tolist()) == ([-1, 2], [1, 4])
 
 
-@pytest.mark.parametrize("name", ["ddpg", "td3", "d4pg", "ppo", "ppo_offpolicy", "impala", "recurrent_ppo"])
+@pytest.mark.parametrize("name", ["ddpg", "td3", "pdqn", "d4pg", "ppo", "ppo_offpolicy", "impala", "recurrent_ppo"])
 def test_a_hybrid_action_begins_where_its_choice_does(make_trainer: MakeTrainer, name: str) -> None:
     train(make_trainer, name, {"observation": VECTOR, "action": HYBRID})
     assert {int(action["action_type"]) for action in AnySpaces.acted} == {2, 3, 4}

@@ -18,7 +18,7 @@ from tests.conftest import MakeTrainer
 
 Config = dict[str, Any]
 NAMES = (*ALGORITHMS, *WITHOUT_COLLECTING)
-OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "edac", "discrete_cql")
+OFFLINE = ("bc", "dt", "td3_bc", "iql", "awac", "cql", "calql", "edac", "bcq", "discrete_cql")
 """Algorithms that learn from a data set of the toy; all others collect in it."""
 CONTINUOUS = (*CONTINUOUS_ONLY, *with_actor(), "dt")
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 10**8}}}
@@ -98,6 +98,8 @@ PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
 OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
+SMALL_VAE: Config = {"model": {"vae_hidden_size_list": [64, 64]}}
+OF_VAE = "an auto-encoder of 750 units takes 30 ms an update"
 OF_WIDE_CRITICS = "critics of 2,048 units take 0.3 seconds an update"
 OF_MANY_ACTIONS = "ten actions of each of three kinds take 0.1 seconds an update"
 OF_ATARI = "its step size of 5e-5 is made for 50 million steps"
@@ -138,6 +140,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
 TARGET: dict[str, Run | str] = NO_CHOICE | {
     "ddpg": Run(1600, slow=True),
     "td3": Run(1600, slow=True),
+    "pdqn": Run(1600, slow=True),
     "d4pg": Run(1600, slow=True),
     "sac": Run(1600, slow=True),
     "tqc": Run(1600, slow=True),
@@ -148,6 +151,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
     "edac": Run(500, slow=True),
+    "bcq": Run(500, SMALL_VAE, OF_VAE, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
@@ -210,7 +214,7 @@ GOALS: dict[str, Run | str] = {
         f"{OF_HINDSIGHT}; {OF_GAPS}, and for atoms that are not 0.4 apart",
         slow=True,
     ),
-    **{name: Run(2500, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("ddpg", "td3", "d4pg", "sac", "tqc")},
+    **{name: Run(2500, HINDSIGHT, OF_HINDSIGHT, slow=True) for name in ("ddpg", "td3", "pdqn", "d4pg", "sac", "tqc")},
     "iqn": Run(8000, RARELY_COPIED, f"{OF_HINDSIGHT}; {OF_GAPS}", slow=True),
     "fqf": Run(8000, deep_merge(FASTER_FQF, RARELY_COPIED), f"{OF_HINDSIGHT}; {OF_ATARI}; {OF_GAPS}", slow=True),
     "discrete_sac": Run(
@@ -233,6 +237,7 @@ NEVER_OCCURS: dict[str, Run | str] = {
     "dt": Run(200, SHORT_DT, OF_GYM, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
+    "bcq": Run(500, SMALL_VAE, OF_VAE, slow=True),
     "edac": "its critics must disagree about other actions, and they are too alike after minutes: it stays at 0.7",
     "awac": Run(500, slow=True),
     "cql": Run(300, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
@@ -261,6 +266,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "discrete_cql": Run(500),
     "ddpg": Run(1300),
     "td3": Run(1300, slow=True),
+    "pdqn": Run(1300),
     "d4pg": Run(1200),
     "sac": Run(1300, slow=True),
     "tqc": Run(1150, slow=True),
@@ -271,6 +277,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
     "edac": Run(300, slow=True),
+    "bcq": Run(300, SMALL_VAE, OF_VAE, slow=True),
     "cql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
@@ -315,6 +322,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "discrete_cql": Run(1000, deep_merge(COPIED, {"learn": {"min_q_weight": 0.0}}), f"{OF_TARGETS}; it is pessimistic"),
     "ddpg": Run(2000, FOLLOWED, OF_TARGETS),
     "td3": Run(2000, FOLLOWED, OF_TARGETS),
+    "pdqn": Run(2000, FOLLOWED, OF_TARGETS),
     "d4pg": Run(2000, FOLLOWED, OF_TARGETS),
     "sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "tqc": Run(2000, NO_ENTROPY, OF_ENTROPY),
@@ -329,6 +337,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
     "edac": Run(1000, NO_ENTROPY, OF_ENTROPY),
+    "bcq": Run(1000, deep_merge(FOLLOWED, SMALL_VAE), f"{OF_TARGETS}; {OF_VAE}"),
     "cql": Run(
         1000,
         deep_merge(NO_ENTROPY, {"learn": {"num_actions": 1, "min_q_weight": 0.0}}),

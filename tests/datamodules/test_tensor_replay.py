@@ -25,6 +25,7 @@ from lightning_ding.policy import (
     FQFPolicy,
     IQNPolicy,
     MDQNPolicy,
+    PDQNPolicy,
     QRDQNPolicy,
     R2D2Policy,
     RainbowPolicy,
@@ -41,7 +42,7 @@ from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 from tests.datamodules.test_tensor_mode import N, NothingIsRead, Opaque, no_scalar, set_up, short_cart_poles, trainer
 
 DISCRETE = [DQNPolicy, BDQPolicy, MDQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, FQFPolicy]
-CONTINUOUS = [SACPolicy, TQCPolicy, TD3Policy, DDPGPolicy, D4PGPolicy, CrossQPolicy]
+CONTINUOUS = [SACPolicy, TQCPolicy, TD3Policy, DDPGPolicy, D4PGPolicy, PDQNPolicy, CrossQPolicy]
 
 
 def short(policy_class: Any = DQNPolicy, **sections: Any) -> Any:
@@ -322,6 +323,7 @@ BAD: dict[str, tuple[Callable[[], None], str]] = {
         'collect.noise_type must be "gauss" with mode="tensor", got \'ou\'',
     ),
     "sde": (lambda: fit(SACPolicy({"model": {"use_sde": True}}), "Pendulum-v1"), "model.use_sde must be False"),
+    "noisy layers": (lambda: fit(DQNPolicy({"model": {"noise": True}}), "CartPole-v1"), "model.noise must be False"),
     "reward model": (lambda: fit(DQNPolicy({"reward_model": {"type": "rnd"}})), "reward_model.type must be None"),
     "reward": (lambda: fit(DQNPolicy(), norm_reward=True), "norm_reward must be False"),
     "demonstrations": (

@@ -1,4 +1,4 @@
-"""Compute losses of DI-engine's BDQ, SQN, EDAC and ACER on random numbers, and store them for ``test_same_long_tail``.
+"""Compute losses of six of DI-engine's policies on random numbers, and store them for ``test_same_long_tail``.
 
 Run it in an environment with DI-engine 0.5.3:
 
@@ -107,7 +107,96 @@ def acer(rng: np.random.Generator) -> tuple[Values, Values]:
     return given, found | {"gradient": -gradient[:-1], "limited": -limited}  # of the loss, in DI-engine
 
 
-CASES = {"bdq": bdq, "sqn": sqn, "edac": edac, "acer": acer}
+class JointVAE(torch.nn.Module):
+    """An auto-encoder with the interface of DI-engine's, whose layers get observations and actions side by side."""
+
+    def __init__(self, obs_size: int, action_size: int) -> None:
+        super().__init__()
+        hidden, latent = 8, 2 * action_size
+        self.encode = torch.nn.ModuleList(
+            [torch.nn.Linear(obs_size + action_size, hidden), torch.nn.Linear(hidden, 2 * latent)]
+        )
+        self.decode = torch.nn.ModuleList(
+            [torch.nn.Linear(obs_size + latent, hidden), torch.nn.Linear(hidden, action_size)]
+        )
+
+    def decode_with_obs(self, z: Tensor, obs: Tensor) -> Values:
+        first, last = self.decode
+        return {"reconstruction_action": last(first(torch.cat([obs, z], -1)).relu()).tanh()}
+
+    def forward(self, data: Values) -> Values:
+        first, last = self.encode
+        mu, log_sigma = last(first(torch.cat([data["obs"], data["action"]], -1)).relu()).chunk(2, -1)
+        z = mu + log_sigma.exp() * torch.randn(mu.shape)
+        found = self.decode_with_obs(z, data["obs"])["reconstruction_action"]
+        return {"recons_action": found, "mu": mu, "log_var": 2 * log_sigma}
+
+
+def rows_of(given: Values) -> list[Any]:
+    """Return a minibatch as DI-engine's policies take it."""
+    names = ("obs", "next_obs", "action", "reward", "done")
+    return [dict(zip(names, row, strict=True)) for row in zip(*(given[name] for name in names), strict=True)]
+
+
+def bcq(rng: np.random.Generator) -> tuple[Values, Values]:
+    """Make two updates; the auto-encoder is ours, all else is DI-engine's, whose actor has one output.
+
+    DI-engine takes the squared error of each value and the targets of all rows, because their shapes are (B,) and
+    (B, 1); here the targets get the shape (B,).
+    """
+    import ding.policy.bcq as module
+    from ding.policy import BCQPolicy
+    from easydict import EasyDict
+
+    data_class = module.v_1step_td_data
+    module.v_1step_td_data = lambda v, next_v, *rest: data_class(v, next_v.squeeze(1), *rest)
+    config = EasyDict(BCQPolicy.default_config())
+    sizes = {"actor_head_hidden_size": [8], "critic_head_hidden_size": [8], "phi": 0.3}
+    config.model = EasyDict({"obs_shape": 3, "action_shape": 1, **sizes, "vae_hidden_dims": [8, 8]})
+    config.learn.discount_factor = GAMMA
+    policy: Any = BCQPolicy(config, enable_field=["learn"])
+    policy._model.vae = JointVAE(3, 1)
+    policy._init_learn()
+    given = {"obs": normal(rng, ROWS, 3), "next_obs": normal(rng, ROWS, 3), "reward": normal(rng, ROWS)}
+    given |= {"action": torch.from_numpy(rng.uniform(-1, 1, (ROWS, 1))), "done": ends(rng, ROWS)}
+    given |= {f"model.{name}": one.detach().clone() for name, one in policy._model.named_parameters()}
+    drawn: list[Tensor] = []
+    randn = torch.randn
+    torch.randn = lambda *shape: drawn.append(randn(*shape)) or drawn[-1]  # type: ignore[assignment,func-returns-value]
+    reports = [policy._forward_learn(rows_of(given)) for _ in range(2)]
+    torch.randn = randn
+    given |= {f"drawn.{number}": one for number, one in enumerate(drawn)}
+    names = ("recons_loss", "kld_loss", "vae_loss", "critic_loss", "twin_critic_loss", "actor_loss")
+    found = {f"{name}.{i}": torch.as_tensor(one[name]) for i, one in enumerate(reports) for name in names}
+    return given, found | {f"model.{name}": one for name, one in policy._model.named_parameters()}
+
+
+def pdqn(rng: np.random.Generator) -> tuple[Values, Values]:
+    """Make eleven updates: the first of both parts, then 3 of the critic, 5 of the actor, and 2 of the critic."""
+    from ding.policy import PDQNPolicy
+    from easydict import EasyDict
+
+    config = EasyDict(PDQNPolicy.default_config())
+    shape = {"action_type_shape": ACTIONS, "action_args_shape": 2}
+    config.model = EasyDict(
+        {"obs_shape": 3, "action_shape": shape, "encoder_hidden_size_list": [8, 8], "dueling": False}
+    )
+    rates = {"learning_rate_dis": 1e-2, "learning_rate_cont": 1e-2}
+    config.learn.update({**rates, "update_circle": 10, "target_theta": 0.1})
+    config.discount_factor = GAMMA
+    policy: Any = PDQNPolicy(config, enable_field=["learn"])
+    given = {"obs": normal(rng, ROWS, 3), "next_obs": normal(rng, ROWS, 3), "reward": normal(rng, ROWS)}
+    given |= {"args": torch.from_numpy(rng.uniform(-1, 1, (ROWS, 2))), "done": ends(rng, ROWS)}
+    given |= {"type": torch.from_numpy(rng.integers(0, ACTIONS, ROWS))}
+    given |= {f"model.{name}": one.detach().clone() for name, one in policy._model.named_parameters()}
+    action = [{"action_type": k, "action_args": x} for k, x in zip(given["type"], given["args"], strict=True)]
+    data: dict[str, Any] = {**given, "action": action, "reward": given["reward"].unsqueeze(1)}
+    reports = [policy._forward_learn(rows_of(data)) for _ in range(11)]
+    found = {name: torch.tensor([one[name] for one in reports]) for name in ("q_loss", "continuous_loss")}
+    return given, found | {f"model.{name}": one for name, one in policy._model.named_parameters()}
+
+
+CASES = {"bdq": bdq, "sqn": sqn, "edac": edac, "acer": acer, "bcq": bcq, "pdqn": pdqn}
 
 
 def main(path: str) -> None:

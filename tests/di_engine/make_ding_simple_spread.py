@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from easydict import EasyDict
-from mpe2._mpe_utils import simple_env  # type: ignore[import-not-found]
-from mpe2.simple_spread import simple_spread  # type: ignore[import-not-found]
+from mpe2._mpe_utils import simple_env
+from mpe2.simple_spread import simple_spread
 from pettingzoo.utils import conversions
 
 FILE = "dizoo/petting_zoo/envs/petting_zoo_simple_spread_env.py"

@@ -8,8 +8,8 @@ from typing import Any
 from lightning_ding.config import deep_merge
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
-OFFLINE = ("cql", "edac", "discrete_cql", "td3_bc", "iql", "bc")
-CONTINUOUS = ("ddpg", "d4pg", "td3", "sac")
+OFFLINE = ("cql", "edac", "bcq", "discrete_cql", "td3_bc", "iql", "bc")
+CONTINUOUS = ("ddpg", "d4pg", "td3", "pdqn", "sac")
 ON_POLICY = ("a2c", "ppg", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "bdq", "iqn", "fqf")
 REPLAYED = ("ppo_offpolicy", "impala", "acer")
@@ -30,7 +30,7 @@ TYPES = (
 
 
 def env_of(kind: str) -> str:
-    return "pendulum" if kind in (*CONTINUOUS, "cql", "edac", "td3_bc", "iql") else "cartpole"
+    return "pendulum" if kind in (*CONTINUOUS, "cql", "edac", "bcq", "td3_bc", "iql") else "cartpole"
 
 
 def pair_of(kind: str, policy: Mapping[str, Any] | None = None, **env: Any) -> Pair:

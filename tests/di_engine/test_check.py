@@ -29,7 +29,7 @@ def write(folder: Path, name: str, kind: str, policy: dict[str, Any] | None = No
         ("dqn", {}, {"type": "gobigger"}, "several agents", "got the game of several agents 'gobigger'"),
         ("dqn", {}, {"type": "unheard_of"}, "env", "env.type must be one of"),
         ("dqn", {}, {"type": "rocket"}, "missing env", "the env 'rocket' does not run here"),
-        ("dqn", {"model": {"noise": True}}, {"type": "rocket"}, "option", "policy.model.noise must be False"),
+        ("mdqn", {"model": {"noise": True}}, {"type": "rocket"}, "option", "policy.model.noise must be False"),
         ("cql", {}, {}, "missing data set", "policy.collect.data_path must be an .npz"),
         ("cql", {"collect": {"data_path": "a.npz"}}, {}, "missing data set", "dataset must be the path of a file"),
         (

@@ -37,9 +37,7 @@ def all_of(kind: str) -> dict[str, Any]:
 
 def test_the_table_has_every_policy() -> None:
     assert set(DEFAULTS) == {*TYPES, *TEAM_DEFAULTS} == set(KEYS)
-    assert set(TYPES) == set(
-        DING["policies"]
-    )  # those of teams have their tests in test_team_keys and test_team_q_keys
+    assert set(TYPES) == set(DING["policies"])  # those of teams have their tests in test_team_keys and test_team_q_keys
     assert len(ENTRIES) >= 60
 
 

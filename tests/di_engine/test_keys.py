@@ -95,6 +95,8 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 def value_for(name: str, kind: str) -> Any:
     """Return a value for a key that differs from DI-engine's default."""
+    if kind == "bcq" and name.endswith(("_hidden_size", "_dims")):  # a list in DI-engine
+        return [6, 5]
     if name in VALUES:
         return VALUES[name][-1]
     if name.endswith(("theta", "alpha", "beta", "factor", "weight_power_factor", "gae_lambda", "start", "end", "min")):
@@ -205,7 +207,7 @@ def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, ho
         assert (value, run.warnings) == (0.5, ())
     else:
         default = {
-            **dict.fromkeys((*VALUE_BASED, "discrete_cql"), 0.97),
+            **dict.fromkeys((*VALUE_BASED, "pdqn", "discrete_cql"), 0.97),
             "rainbow": 0.99,
             "r2d2": 0.997,
             "r2d3": 0.997,
@@ -398,7 +400,7 @@ def test_features_of_images_are_not_activated(kind: str) -> None:
     assert features.min() < 0
 
 
-@pytest.mark.parametrize("kind", CONTINUOUS)
+@pytest.mark.parametrize("kind", [kind for kind in CONTINUOUS if kind != "pdqn"])
 def test_heads_have_as_many_layers_as_dings(kind: str) -> None:
     keys = {"obs_shape": 3, "action_shape": 1, "actor_head_layer_num": 2, "actor_head_hidden_size": 8}
     policy, _ = make(translate(pair_of(kind, {"model": keys})))
@@ -490,3 +492,14 @@ def test_r2d2_draws_by_priority_where_its_buffer_does() -> None:
     without = {"other__replay_buffer__type": "naive"}
     assert (ours(kind, path, **without), ours(kind, "priority_IS_weight", **without)) == ("sequence", False)
     assert ours(kind, path, priority=False) == "sequence"
+
+
+def test_noisy_layers_of_dqn_have_the_scale_of_ding() -> None:
+    network = config_of("dqn", model__noise=True, noisy_net=True).policy_config["model"]
+    assert {name: network[name] for name in ("noise", "noise_std")} == {"noise": True, "noise_std": 0.4}
+    assert "noise" not in config_of("dqn", noisy_net=True).policy_config.get("model", {})  # no layer to reset there
+
+
+def test_noisy_layers_whose_noise_ding_would_not_use_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^policy.noisy_net must be True with policy.model.noise.*got False"):
+        config_of("dqn", model__noise=True)

@@ -1,4 +1,4 @@
-"""BDQ, SQN, EDAC and ACER have DI-engine's losses on random numbers; ``make_ding_long_tail`` computed those."""
+"""Six algorithms have DI-engine's losses on random numbers, which ``make_ding_long_tail`` computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding import rl
-from lightning_ding.policy import BDQPolicy, EDACPolicy, SQNPolicy
+from lightning_ding.policy import BCQPolicy, BDQPolicy, EDACPolicy, PDQNPolicy, SQNPolicy
 
 GAMMA = 0.875
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-7}
@@ -128,3 +128,89 @@ def test_targets_and_gradients_of_acer_equal_ding() -> None:
     gradient = rl.acer_gradient(log_p[:-1], log_mu, action, q[:-1], target, c_clip_ratio=2.0)
     assert_close(gradient, found["gradient"], **CLOSE)
     assert_close(rl.within_trust_region(gradient, average[:-1], 0.1), found["limited"], **CLOSE)
+
+
+def test_two_updates_of_bcq_equal_ding() -> None:
+    """The losses of the three parts in their order, and all weights after it."""
+    given, found = case("bcq")
+    sizes = {"actor_hidden_size_list": [8], "critic_hidden_size_list": [8], "vae_hidden_size_list": [8], "phi": 0.3}
+    rates = {f"learning_rate_{part}": 3e-4 for part in ("actor", "critic", "vae")}
+    learn = {**rates, "kl_weight": 0.5, "grad_clip_norm": None, "target_theta": 0.005}
+    model = {"obs_shape": 3, "action_shape": 1, **sizes}
+    policy: Any = BCQPolicy({"discount_factor": GAMMA, "model": model, "learn": learn}).double()
+    ensemble = policy.model.critic.head
+    weights = {f"critic.{i}.{2 * n}": (ensemble, i, n) for i in range(2) for n in range(2)}
+    layers = {f"actor.{2 * n}": policy.model.actor.head.layers[n] for n in range(2)}
+    layers |= {
+        f"vae.{part}.{n}": getattr(policy.model.vae, part).layers[n] for part in ("encode", "decode") for n in (0, 1)
+    }
+
+    def pairs(values: Values) -> list[tuple[Tensor, Tensor]]:
+        """Return our parameters with DI-engine's."""
+        own = [
+            (getattr(one, part).data, values[f"model.{name}.{part}"])
+            for name, one in layers.items()
+            for part in ("weight", "bias")
+        ]
+        for name, (head, i, n) in weights.items():
+            own.append((head.weights[n].data[i], values[f"model.{name}.weight"].T))
+            own.append((head.biases[n].data[i, 0], values[f"model.{name}.bias"]))
+        return own
+
+    for own, theirs in pairs(given):
+        own.copy_(theirs)
+    policy.target_model.load_state_dict(policy.model.state_dict())
+    batch = {name: given[name] for name in ("obs", "next_obs", "action", "reward")} | {
+        "terminated": given["done"].bool()
+    }
+    for i in range(2):
+        vae, following, noise = (given[f"drawn.{3 * i + n}"] for n in range(3))
+        drawn = {"vae_noise": vae, "next_noise": following.view(len(vae), 10, 2), "noise": noise}
+        report = policy._forward_learn(policy.prepare(batch) | drawn)
+        for name, term in (("recons_loss", "recons_loss"), ("kl_loss", "kld_loss"), ("vae_loss", "vae_loss")):
+            assert_close(report[name], found[f"{term}.{i}"], **CLOSE)
+        assert_close(report["critic_loss"], found[f"critic_loss.{i}"] + found[f"twin_critic_loss.{i}"], **CLOSE)
+        assert_close(report["actor_loss"], found[f"actor_loss.{i}"], **CLOSE)
+    for own, theirs in pairs(found):
+        assert_close(own, theirs, **CLOSE)
+
+
+def test_eleven_updates_of_pdqn_equal_ding() -> None:
+    """The first one trains both parts in DI-engine, and the critic alone here."""
+    given, found = case("pdqn")
+    sizes = {"encoder_hidden_size_list": [8, 8], "actor_hidden_size_list": [8], "critic_hidden_size_list": [10]}
+    shape = {"action_type_shape": 4, "action_args_shape": 2}
+    model = {"obs_shape": 3, "action_shape": shape, **sizes, "share_encoder": True}
+    learn: dict[str, Any] = {"learning_rate_actor": 1e-2, "learning_rate_critic": 1e-2, "double_q": True, "turn": 5}
+    learn |= {"target_theta": 0.1, "grad_clip_norm": None}
+    policy: Any = PDQNPolicy({"discount_factor": GAMMA, "model": model, "learn": learn}).double()
+    critic, actor = policy.model.critic, policy.model.actor.head.layers
+    layers = {"cont_encoder.init": critic.encoder.layers[0], "cont_encoder.main.0": critic.encoder.layers[1]}
+    layers |= {"cont_head.main.0": actor[0], "cont_head.last": actor[1]}
+
+    def pairs(values: Values) -> list[tuple[Tensor, Tensor]]:
+        """Return our parameters with DI-engine's."""
+        own = [
+            (getattr(one, part).data, values[f"model.{name}.{part}"])
+            for name, one in layers.items()
+            for part in ("weight", "bias")
+        ]
+        for n in range(2):
+            own.append((critic.head.weights[n].data[0], values[f"model.dis_head.Q.{n}.0.weight"].T))
+            own.append((critic.head.biases[n].data[0, 0], values[f"model.dis_head.Q.{n}.0.bias"]))
+        return own
+
+    for own, theirs in pairs(given):
+        own.copy_(theirs)
+    policy.target_model.load_state_dict(policy.model.state_dict())
+    batch = {name: given[name] for name in ("obs", "next_obs", "reward")} | {"terminated": given["done"].bool()}
+    batch = policy.prepare(batch | {"action": {"action_type": given["type"], "action_args": given["args"]}})
+    policy.updater.minimise(policy.actor_loss, batch, 1)
+    for number in range(11):
+        policy.progress.train_iter = number
+        report = policy._forward_learn(batch)
+        name = "q_loss" if "critic_loss" in report else "continuous_loss"
+        ours = report["critic_loss" if name == "q_loss" else "actor_loss"]
+        assert_close(ours, found[name][number], **CLOSE)
+    for own, theirs in pairs(found):
+        assert_close(own, theirs, **CLOSE)

@@ -434,6 +434,30 @@ CARTPOLE_PPG: dict[str, Any] = {  # that of coinrun in another env
         "eval": {"evaluator": {"eval_freq": 96}},
     },
 }
+MOVING_PDQN: dict[str, Any] = {  # dizoo/gym_hybrid, the multi-pass form
+    "exp_name": "gym_hybrid_mpdqn_seed0",
+    "env": {
+        **{"collector_env_num": 8, "evaluator_env_num": 5, "act_scale": True, "n_evaluator_episode": 5},
+        **{"env_id": "Moving-v0", "stop_value": 1.8},
+    },
+    "policy": {
+        **{"cuda": False, "nstep": 1, "discount_factor": 0.99},
+        "model": {
+            **{"obs_shape": 10, "action_shape": {"action_type_shape": 3, "action_args_shape": 2}},
+            **{"multi_pass": True, "action_mask": [[1, 0], [0, 1], [0, 0]]},
+        },
+        "learn": {
+            **{"update_per_collect": 10, "batch_size": 320, "learning_rate_dis": 3e-4, "learning_rate_cont": 3e-4},
+            **{"target_theta": 0.001, "update_circle": 10},
+        },
+        "collect": {"n_sample": 320, "unroll_len": 1, "noise_sigma": 0.1, "collector": {"collect_print_freq": 1000}},
+        "eval": {"evaluator": {"eval_freq": 1000}},
+        "other": {
+            "eps": {"type": "exp", "start": 1, "end": 0.1, "decay": 100_000},
+            "replay_buffer": {"replay_buffer_size": 1_000_000},
+        },
+    },
+}
 LONG_TAIL = {"bdq": PENDULUM_BDQ, "sqn": CARTPOLE_SQN, "acer": CARTPOLE_ACER, "ppg": CARTPOLE_PPG}
 
 
@@ -527,3 +551,35 @@ def test_config_of_r2d3_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeyp
     used = policy.config.learn
     assert (used.lambda2, used.lambda3, used.optimizer.weight_decay, used.optimizer.type) == (2.0, 0.0, 1e-5, "adamw")
     assert policy.progress.train_iter == learn["update_per_collect"]
+
+
+def test_config_of_pdqn_trains_and_keeps_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = pair(MOVING_PDQN, "pdqn")
+    given[1]["env"] = {"type": "gym_hybrid"}
+    assert translate(given).warnings == ()
+    policy: Any = serial_pipeline(given, seed=0, max_env_step=1)
+    assert policy.progress.train_iter == 10
+    model, learn, other = policy.config.model, policy.config.learn, policy.config.other
+    assert (learn.turn, learn.double_q, learn.learning_rate_actor, learn.target_theta) == (5, True, 3e-4, 0.001)
+    assert (model.argument_mask, model.share_encoder) == (((1, 0), (0, 1), (0, 0)), True)
+    assert (model.actor_head_hidden_size, model.actor_head_layer_num, other.eps.decay) == (64, 0, 100_000.0)
+
+
+def test_values_of_bcq_are_those_of_the_config(tmp_path: Path) -> None:
+    """The policy of dizoo/d4rl/config/hopper_medium_bcq_config.py on another data set."""
+    sizes = {"actor_head_hidden_size": [400, 300], "critic_head_hidden_size": [400, 300], "phi": 0.05}
+    learn = {"train_epoch": 3, "batch_size": 100, "learning_rate_q": 3e-3, "learning_rate_policy": 3e-3, "lmbda": 0.75}
+    main = {
+        **{"exp_name": "bcq", "env": {"collector_env_num": 1, "evaluator_env_num": 8, "n_evaluator_episode": 8}},
+        "policy": {"cuda": False, "model": {"obs_shape": 3, "action_shape": 1, **sizes}, "learn": learn, "collect": {}},
+    }
+    run = translate(pair(with_data(main, write_expert(tmp_path, True)), "bcq"))
+    config: Any = run.policy_class(run.policy_config).config
+    assert run.warnings == ()
+    assert (config.model.actor_hidden_size_list, config.model.vae_hidden_size_list) == ((400, 300), (750, 750))
+    assert (config.learn.learning_rate_critic, config.learn.learning_rate_vae, config.learn.kl_weight) == (
+        3e-3,
+        3e-4,
+        0.5,
+    )

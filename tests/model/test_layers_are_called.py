@@ -43,6 +43,15 @@ def actor_and_critics(model: Any) -> Any:
     return [model.compute_actor(OBS), model.compute_critic(OBS, ACTION)["q_value"], *value]
 
 
+def hybrid_actor_and_critics(model: Any) -> Any:
+    action = {"action_type": CHOICES, "action_args": ACTION}
+    return [model.compute_actor(OBS), model.compute_critic(OBS, action)["q_value"]]
+
+
+def actor_and_vae(model: Any) -> Any:
+    return [*actor_and_critics(model), *model.encode(OBS, ACTION)]
+
+
 def unrolled(model: Any) -> Any:
     """Return the outputs of a network with memory when it acts, learns, and learns over the ends of episodes."""
     state = model.first_state(BATCH)
@@ -86,6 +95,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "dqn": ("dqn", {"layer_norm": True}, logit),
     "dqn of images": ("dqn", SMALL_IMAGES, of_images),
     "dqn of several dimensions": ("dqn", {"action_shape": [2, 3], **IMPALA, "activation": "tanh"}, of_images),
+    "noisy dqn": ("dqn", {"noise": True}, lambda model: model(OBS, noisy=True)),
     "c51dqn": ("c51dqn", {"n_atom": 3}, logit),
     "qrdqn": ("qrdqn", {"num_quantiles": 3}, logit),
     "rainbowdqn": ("rainbowdqn", {"n_atom": 3, "layer_norm": True}, lambda model: model(OBS, noisy=True)),
@@ -104,12 +114,19 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "vac of images": ("vac", {**SMALL_IMAGES, "share_encoder": False, "layer_norm": True}, of_images),
     "continuous_qac": ("continuous_qac", {"action_shape": 2, "with_value": True}, actor_and_critics),
     "discrete_qac": ("discrete_qac", {}, lambda model: [model.compute_actor(OBS), model.compute_critic(OBS)]),
+    "bcq": ("bcq", {"action_shape": 2, "vae_hidden_size_list": [4]}, actor_and_vae),
+    "pdqn": ("pdqn", {"action_shape": HYBRID, "action_space": "hybrid"}, hybrid_actor_and_critics),
     "bdq": ("bdq", {"action_shape": [2, 3]}, logit),
     "sqn": ("sqn", {}, logit),
     "ppg": (
         "ppg",
         {"action_space": "discrete"},
         lambda model: [model(OBS, "compute_actor_critic"), model.compute_auxiliary(OBS)],
+    ),
+    "team_qac": (
+        "team_qac",
+        {**TEAM_SHAPES, "layer_norm": True},
+        lambda model: model.compute_critic(TEAM, model.compute_actor(TEAM)["action"]),
     ),
     "team_vac": ("team_vac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),
     "havac": ("havac", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM)),

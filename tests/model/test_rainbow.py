@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from lightning_ding.model import MLPEncoder, NoisyLinear, NoisyMLP
+from lightning_ding.model import DQN, MLPEncoder, NoisyLinear, NoisyMLP
 from lightning_ding.model.mlp import MLP
 
 
@@ -122,3 +123,29 @@ def test_layers_have_independent_noise() -> None:
     net.reset_noise(np.random.default_rng(0))
     first, second = (layer.noise for layer in net.layers)
     assert not torch.equal(first, second)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+def test_a_dqn_with_noisy_layers_has_the_values_of_one_with_their_means(dueling: bool) -> None:
+    options: dict[str, Any] = {"encoder_hidden_size_list": [5], "head_layer_num": 1, "dueling": dueling}
+    noisy, plain, obs = DQN(3, 2, noise=True, **options), DQN(3, 2, **options), torch.randn(4, 3)
+    means = {name.removesuffix("_mu"): one for name, one in noisy.state_dict().items() if not name.endswith("_sigma")}
+    if not dueling:
+        means = {name.replace("head.advantage", "head"): one for name, one in means.items()}
+    plain.load_state_dict(means)
+    noisy.reset_noise(np.random.default_rng(0))
+    assert_close(noisy(obs)["logit"], plain(obs)["logit"])
+    assert not torch.allclose(noisy(obs, noisy=True)["logit"], plain(obs)["logit"])
+
+
+def test_every_dimension_of_an_action_has_noisy_layers() -> None:
+    model, obs = DQN(3, [2, 3], encoder_hidden_size_list=[5], noise=True), torch.randn(4, 3)
+    model.reset_noise(np.random.default_rng(0))
+    pairs = list(zip(model(obs)["logit"], model(obs, noisy=True)["logit"], strict=True))
+    assert [mean.shape[1] for mean, _ in pairs] == [2, 3]
+    assert not any(torch.allclose(mean, noisy) for mean, noisy in pairs)
+
+
+def test_a_noisy_dqn_refuses_a_scale_of_0() -> None:
+    with pytest.raises(ValueError, match=r"^noise_std must be > 0, got 0"):
+        DQN(3, 2, noise=True, noise_std=0.0)

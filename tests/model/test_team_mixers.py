@@ -13,13 +13,13 @@ from lightning_ding.model.teams.mixers import JointValues, MonotonicMixer, Unres
 
 def relu_layers(net: nn.Module, x: list[float]) -> list[float]:
     """Return the output of linear layers with ReLU between them."""
-    for number, layer in enumerate(net.layers):  # type: ignore[arg-type, union-attr]
+    for number, layer in enumerate(net.layers):  # type: ignore[arg-type]
         x = linear(layer, x if number == 0 else [max(one, 0.0) for one in x])
     return x
 
 
 def linear(layer: nn.Module, x: list[float]) -> list[float]:
-    weight, bias = layer.weight.tolist(), layer.bias.tolist()  # type: ignore[operator, union-attr]
+    weight, bias = layer.weight.tolist(), layer.bias.tolist()  # type: ignore[operator]
     return [sum(w * one for w, one in zip(row, x, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
 
 

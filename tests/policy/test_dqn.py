@@ -7,8 +7,9 @@ action 1 in state 1, worth 4 to the target: targets 1 + 0.5 * 4 = 3 and -1 + 2 =
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -359,3 +360,49 @@ def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, 
 def test_a_value_out_of_its_range_is_refused(cfg: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         DQNPolicy(cfg)
+
+
+class NoisyNet(TableNet):
+    """Records for each forward pass the noise it is asked for, or None for the mean weights."""
+
+    def __init__(self, *tables: list[list[float]]) -> None:
+        super().__init__(*tables)
+        self.noise, self.asked = 0.0, list[float | None]()
+
+    def forward(self, obs: Any, noisy: bool = False) -> dict[str, Any]:
+        self.asked.append(self.noise if noisy else None)
+        return super().forward(obs)
+
+    def reset_noise(self, rng: np.random.Generator) -> None:
+        self.noise = float(rng.random())
+
+
+def test_noise_is_drawn_for_each_step_of_the_envs_and_each_update_and_not_for_evaluations() -> None:
+    policy = DQNPolicy({"model": {"noise": True}, "learn": {"update_per_collect": 2}}, model=NoisyNet(ONLINE))
+    model, target = cast(NoisyNet, policy.model), cast(NoisyNet, policy.target_model)
+    for _ in range(2):
+        policy.collect_mode.forward(torch.zeros(3, 1))
+    first, second = model.asked
+    assert None not in (first, second)
+    assert first != second
+    policy.eval_mode.forward(torch.zeros(3, 1))
+    assert model.asked.pop() is None
+    policy.learn_mode.forward(make_batch())
+    (in_update,) = set(model.asked[2:])
+    assert in_update not in (None, first, second)
+    assert target.asked != [in_update]
+    assert None not in target.asked
+
+
+def test_the_scale_of_noise_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"^model.noise_std must be > 0, got 0"):
+        DQNPolicy({"model": {"noise_std": 0.0}})
+
+
+def test_a_noisy_dqn_explores_without_epsilon() -> None:
+    torch.manual_seed(0)
+    policy = DQNPolicy({"model": {"obs_shape": 1, "action_shape": 2, "noise": True, "noise_std": 20.0}})
+    obs = torch.zeros(1, 1)
+    collected = {policy.collect_mode.forward(obs, eps=0.0)["action"].item() for _ in range(50)}
+    evaluated = {policy.eval_mode.forward(obs)["action"].item() for _ in range(50)}
+    assert (len(collected), len(evaluated)) == (2, 1)

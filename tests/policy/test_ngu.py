@@ -175,7 +175,7 @@ class _Many(CorridorEnv):
 
 
 def test_corridor_winds_and_walls_stop_a_move() -> None:
-    env = CorridorEnv(size=3)
+    env: Any = CorridorEnv(size=3)
     env.reset()
     for action in (1, 2, 3, 0, 1):  # walls below, to the left and above; then one cell to the right, and a wall below
         obs = env.step(action)[0]

@@ -142,7 +142,12 @@ def test_demo_ratio_below_one_in_a_minibatch_is_kept_on_average(setup: Any) -> N
 def test_first_updates_are_from_demonstrations_only(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, seen = make_policy("r2d3", learn={"per_train_iter_k": 3}), []
     learn = R2D3Policy.loss
-    monkeypatch.setattr(R2D3Policy, "loss", lambda self, batch: seen.append(batch["is_expert"]) or learn(self, batch))
+
+    def noted(self: R2D3Policy, batch: Any) -> Any:
+        seen.append(batch["is_expert"])
+        return learn(self, batch)
+
+    monkeypatch.setattr(R2D3Policy, "loss", noted)
     data = {"demonstrations": random_episodes("CartPole-v1"), "num_envs": 2, "seed": 3, "max_env_step": 32}
     make_trainer().fit(policy, ReplayDataModule("CartPole-v1", **data))
     assert [bool(one.all()) for one in seen[:5]] == [True, True, True, False, False]
@@ -165,6 +170,7 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path: Path, make_train
             max_epochs=epochs, callbacks=[RunCheckpoint(tmp_path / folder)], enable_checkpointing=True
         )
         trainer.fit(policy, datamodule, ckpt_path=ckpt_path)
+        assert datamodule._demonstrations is not None
         weights = datamodule._demonstrations.buffer.state_dict()["tensors"]["own/weight"].tolist()
         return state_of(policy, datamodule), weights
 

@@ -48,7 +48,7 @@ def sequences(policy: Any) -> Any:
     for column in TERMINATED:
         terminated[LENGTHS[column] - 1, column] = True
     action = torch.stack([torch.randint(count, (steps, size)) for count in COUNTS], 2)
-    drawn = {"action": action, "reward": torch.randn(steps, size), "terminated": terminated}
+    drawn: dict[str, Any] = {"action": action, "reward": torch.randn(steps, size), "terminated": terminated}
     drawn |= {"obs": {name: x[:-1] for name, x in obs.items()}, "next_obs": {name: x[1:] for name, x in obs.items()}}
     batch: dict[str, Any] = nested.apply(lambda x: x[place, columns], drawn)
     state = torch.randn(size, policy.model.state_size)
@@ -62,7 +62,7 @@ class Loop:
     def __init__(self, policy: Any, batch: Any, column: int) -> None:
         self.policy, self.batch, self.column, self.end = policy, batch, column, int(LENGTHS[column])
         last = nested.apply(lambda x: x[self.end - 1, column], batch["next_obs"])
-        self.obs = [nested.apply(lambda x, t=t: x[t, column], batch["obs"]) for t in range(self.end)] + [last]
+        self.obs = [nested.index(batch["obs"], (t, column)) for t in range(self.end)] + [last]
         self.online, self.target = self._outputs(policy.model), self._outputs(policy.target_model)
 
     def _outputs(self, network: Any) -> list[dict[str, Tensor]]:
@@ -77,7 +77,7 @@ class Loop:
         """Return the best legal action of each agent."""
         masks = self.obs[step]["action_mask"].split(list(COUNTS))
         return [
-            max((a for a in range(count) if mask[a]), key=lambda a, row=row: float(row[a]))
+            max((a for a in range(count) if mask[a]), key=row.tolist().__getitem__)
             for count, mask, row in zip(COUNTS, masks, q, strict=True)
         ]
 
@@ -121,7 +121,7 @@ def of_agents(loop: Loop, step: int, policy: Any) -> Tensor:
 
     target = loop.targets(step, bootstrap, lambda t: loop.batch["next_obs"]["agent_reward"][t, loop.column])
     alive = [agent for agent in range(3) if loop.obs[step]["alive"][agent]]
-    return sum((prediction[agent] - target[agent]) ** 2 for agent in alive) / len(alive)  # type: ignore[return-value]
+    return torch.stack([(prediction[agent] - target[agent]) ** 2 for agent in alive]).mean()
 
 
 def of_weights(loop: Loop, step: int, policy: Any) -> Tensor:
@@ -252,7 +252,7 @@ def test_greedy_actions_are_the_legal_ones_of_the_largest_values(name: str) -> N
     for row, masks in enumerate(zip(*obs["action_mask"].split(list(COUNTS), 1), strict=True)):
         for agent, mask in enumerate(masks):
             legal = [a for a in range(COUNTS[agent]) if mask[a]]
-            assert int(action[row, agent]) == max(legal, key=lambda a, i=agent: float(q[row, i, a]))
+            assert int(action[row, agent]) == max(legal, key=q[row, agent].tolist().__getitem__)
 
 
 def test_memory_starts_again_where_an_episode_ended() -> None:

@@ -52,12 +52,15 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
-TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "qmix")
-"""The recipes of teams, which learn the two-step game."""
+TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran")
+TEAMS = {name: f"{name}_two_step" for name in ("mappo", "ippo", "recurrent_mappo", "happo", *TEAM_Q)}
+TEAMS |= {name: f"{name}_cover" for name in ("maddpg", "masac")}
+"""The recipes of teams, which learn the two-step game or a game on a line, and their YAML files."""
 PENDULUM = {
     "bdq": -250,
     "ddpg": -200,
     "td3": -200,
+    "pdqn": -200,
     "sac": -200,
     "d4pg": -200,
     "tqc": -200,
@@ -88,11 +91,11 @@ PACKAGES = {
     "tqc_lunarlander_continuous": "Box2D",
 }
 """The recipes for other envs, most of them of optional packages, and the package that each needs to train."""
-OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac")}
+OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac", "bcq")}
 OFFLINE |= {name: f"{name}_cartpole" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, and their YAML files."""
 TWINS = {name: f"{name}_cartpole" for name in CARTPOLE} | {name: f"{name}_pendulum" for name in PENDULUM} | OFFLINE
-TWINS |= {name: f"{name}_two_step" for name in TEAMS}
+TWINS |= TEAMS
 TWINS |= {
     "rnd": "rnd_mountaincar",
     "icm": "icm_mountaincar",
@@ -189,8 +192,7 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
 
 def test_every_algorithm_has_a_recipe() -> None:
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
-    as_qmix = {"iql_ma", "vdn", "wqmix", "qtran"}  # recipes/qmix.py with another policy
-    assert ours == {*CARTPOLE, *PENDULUM, *TEAMS, *OFFLINE, *as_qmix}
+    assert ours == {*CARTPOLE, *PENDULUM, *TEAMS, *OFFLINE, "ngu"}
 
 
 @EVERY

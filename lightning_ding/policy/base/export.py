@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ class ActionGraph(nn.Module):
         with _memory(policy, self.memory_name, state):
             action = act(self.normaliser.normalise_obs(obs))["action"]
         actions = _actions(action, self.action_space)
-        return (*actions, state.after) if NEXT_STATE in self.outputs else tuple(actions)
+        return (*actions, cast(Tensor, state.after)) if NEXT_STATE in self.outputs else tuple(actions)
 
 
 class AgentGraph(nn.Module):

@@ -223,8 +223,8 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
     methods: dict[str, Any] = {
         "forward": forward,
         "_selector_class": RecurrentSelector,
-        "_init_collect": lambda self: self.__dict__.update(_collecting=EnvStates()),
-        "_init_eval": lambda self: self.__dict__.update(_evaluating=EnvStates()),
+        "_init_collect": lambda self: self.__dict__.update({"_collecting": EnvStates()} | self.new_memory("collect")),
+        "_init_eval": lambda self: self.__dict__.update({"_evaluating": EnvStates()} | self.new_memory("eval")),
         "new_memory": lambda self, way: (
             {"_evaluating" if way == "eval" else "_collecting": EnvStates()}
             if getattr(self.model, "state_size", True)  # 0 of a team's agents without memory

@@ -59,8 +59,9 @@ def vitals(
     if rows is None or "obs" not in rows:
         return found | _of_actor(policy, report, None)
     reward, entry = rows.get("reward"), next(_entries(rows["obs"]), None)
-    of_sequences = reward is not None and entry is not None and entry.shape[: reward.ndim] == reward.shape
-    axes = reward.ndim if reward is not None and of_sequences else 1  # rewards may have an axis of steps first
+    each = rows.get("terminated", reward)  # of each transition, where agents of a team may each have a reward
+    of_sequences = each is not None and entry is not None and entry.shape[: each.ndim] == each.shape
+    axes = each.ndim if each is not None and of_sequences else 1  # rewards may have an axis of steps first
     few = nested.apply(lambda x: x.flatten(0, axes - 1)[:ROWS], rows["obs"])
     if reward is not None and has_env_reward and reward.numel():
         found["reward_mean"] = reward.float().mean()
@@ -191,7 +192,7 @@ def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     bounds, action = getattr(policy, "action_bounds", None), output.get("action")
     if bounds is None or not isinstance(action, Tensor) or not action.is_floating_point():
         return found
-    action = bounds.from_env(action)  # (S, A)
+    action = bounds.from_env(action.flatten(1))  # (S, A), A being the dimensions of all agents of a team
     found["saturated_actions"] = (action.abs() > SATURATED).float().mean()
     found["action_spread"] = action.std(0, unbiased=False).max()
     return found

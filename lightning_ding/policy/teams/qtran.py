@@ -7,7 +7,7 @@ The sum of the agents' values plus a value of the state is equal to the joint va
 action, and not below it elsewhere.
 
 Where this differs: as QMIX, see there. The agents' features are part of the joint value, which therefore trains their
-encoder too, as in DI-engine.
+encoder too.
 
 Shapes: T steps of a sequence, B sequences, N agents.
 """

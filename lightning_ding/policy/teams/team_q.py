@@ -231,7 +231,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
     def _steps(self, batch: TeamQBatch) -> Steps:
         """Return what both networks say of a minibatch."""
         first = nested.index(batch["obs"], slice(1))
-        obs: dict[str, Tensor] = nested.concatenate([first, batch["next_obs"]])  # of T + 1 steps
+        obs: Any = nested.concatenate([first, batch["next_obs"]])  # of T + 1 steps
         output = self.model(obs, batch["recurrent_state"])
         with torch.no_grad():
             target = self.target_model(obs, batch["recurrent_state"])
@@ -266,8 +266,9 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
             there_is_one = steps.alive.amax(-1)
             return rl.sequence_targets(*columns, value * there_is_one, self.config.discount_factor, self.config.nstep)
         number = value.shape[2]
-        reward, *others = teams.agent_rewards(batch), *(x.repeat_interleave(number, 1) for x in columns[1:])
-        rows = (reward.flatten(1), *others, value.flatten(1))
+        reward = teams.agent_rewards(batch)
+        ended, real = terminated.repeat_interleave(number, 1), batch["mask"].repeat_interleave(number, 1)
+        rows = (reward.flatten(1), ended, real, value.flatten(1))
         return rl.sequence_targets(*rows, self.config.discount_factor, self.config.nstep).view_as(reward)
 
     def _learned(self, batch: TeamQBatch) -> Tensor:

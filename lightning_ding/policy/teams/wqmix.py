@@ -7,7 +7,7 @@ A central value of any form is learned at the same time. Its value of the joint 
 of both, so the targets are not limited to what QMIX can represent.
 
 Where this differs: as QMIX, see there. One optimizer has both losses. The targets are those of target networks, as in
-the paper, where DI-engine takes the trained central network.
+the paper.
 
 Shapes: T steps of a sequence, B sequences, N agents.
 """

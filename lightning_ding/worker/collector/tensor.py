@@ -243,6 +243,8 @@ def check_policy(policy: Any, datamodule: Any) -> None:
     type_, sde = config.collect.collector.type, getattr(config.model, "use_sde", False)
     require(type_ == "sample", "collect.collector.type", '"sample" with mode="tensor"', type_)
     require(not sde, "model.use_sde", 'False with mode="tensor"', sde)
+    noisy = getattr(config.model, "noise", False)
+    require(not noisy, "model.noise", 'False with mode="tensor"', noisy)
     require(not datamodule.norm_reward, "norm_reward", 'False with mode="tensor"', datamodule.norm_reward)
     kind = config.reward_model.type
     require(kind is None, "reward_model.type", 'None with mode="tensor"', kind)

@@ -250,7 +250,7 @@ def test_graph_of_one_agent_acts_as_it_does_in_its_team(name: str, memory: dict[
     seen: dict[str, Any] = {"agent_state": spaces.Box(-1, 1, (3, 5)), "global_state": spaces.Box(-1, 1, (2,))}
     team = spaces.Dict({**seen, "action_mask": spaces.MultiBinary(9)})
     policy = make_policy(name, model={"core": memory}, nstep=1) if memory else create_policy({"type": name})
-    policy.build(team, spaces.MultiDiscrete(counts))
+    policy.build(team, spaces.MultiDiscrete(list(counts)))
     obs = {"agent_state": torch.randn(6, 3, 5), "global_state": torch.randn(6, 2)}
     mask = torch.rand(2, 6, 9) < 0.6
     mask[..., [0, 3, 5]] = True
