@@ -3,8 +3,8 @@
     python recipes/recurrent_mappo_switch_riddle.py            # seed 0
     python recipes/recurrent_mappo_switch_riddle.py --seed 1
 
-Evaluates the policy at the end of 200,000 env steps on 200 greedy episodes. The best return is 20/27, or 0.74, the
-probability that all have been in the room by the last day. Without memory, agents with the same weights get 0 at most.
+Evaluates the policy at the end of 100,000 env steps on 200 greedy episodes. The best return is 20/27, or 0.74, the
+probability that all have been in the room by the last day. Without memory it is 115/729, or 0.16.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lightning_ding.policy import RecurrentMAPPOPolicy
 
 ENV_ID = "lightning_ding.envs.teams.SwitchRiddle"
 NUM_ENVS = 8
-MAX_ENV_STEP = 200_000
+MAX_ENV_STEP = 100_000
 CONFIG = {
     "learn_unroll_len": 6,
     "discount_factor": 1.0,
     "model": {"encoder_hidden_size_list": [64], "core": {"type": "gru", "hidden_size": 64}},
     "learn": {
         "epoch_per_collect": 8,
-        "batch_size": 512,
-        "learning_rate": 2e-3,
-        "entropy_weight": 0.03,
+        "batch_size": 256,
+        "learning_rate": 1e-3,
+        "entropy_weight": 0.05,
         "lr_scheduler": {"type": "linear"},
     },
     "collect": {"n_sample": 2048},
-    "eval": {"evaluator": {"eval_freq": 20, "n_episode": 200}},
+    "eval": {"evaluator": {"eval_freq": 128, "n_episode": 200}},
 }
 
 

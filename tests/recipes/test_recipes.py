@@ -78,7 +78,6 @@ PACKAGES = {
     "dqn_minatar": "minatar",
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
-    "mappo_foraging": "lbforaging",
     "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
