@@ -53,7 +53,8 @@ Config = dict[str, Any]
 Digests = dict[str, str]
 
 HALF, EPOCHS, ROUNDS = 2, 4, 12  # epochs of the start, epochs in all, rounds of an epoch
-ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo")
+ROLLOUTS_OF_TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat")
+ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "recurrent_ppo", *ROLLOUTS_OF_TEAMS)
 STEPS = ("start", "continue", "load")
 SIDE = 12  # pixels
 
@@ -147,7 +148,7 @@ ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "ppo": (ROLLOUT, PASSES),
     "ppg": (ROLLOUT, PASSES),
     "recurrent_ppo": (ROLLOUT, PASSES),
-    **dict.fromkeys(("mappo", "ippo", "recurrent_mappo", "happo"), (ROLLOUT, PASSES)),
+    **dict.fromkeys(ROLLOUTS_OF_TEAMS, (ROLLOUT, PASSES)),
 }
 PRIORITIES: Config = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 TEAM, LINE = "lightning_ding.envs.teams.games.TwoStepGame", "lightning_ding.envs.teams.line.CoverGame"
@@ -298,6 +299,8 @@ CASES: dict[str, Case] = {
     "ippo": Case("a team without common weights", "ippo", {"model": {"parameter_sharing": False}}, TEAM),
     "recurrent_mappo": Case("a team with a memory", "recurrent_mappo", {"learn_unroll_len": 4}, TEAM),
     "happo": Case("a team whose agents learn in turn", "happo", env=TEAM),
+    "coma": Case("a critic of a team's other actions", "coma", env=TEAM),
+    "mat": Case("a team whose agents act in turn", "mat", env=TEAM),
     "maddpg": Case("a team with continuous actions", "maddpg", env=LINE),
     "masac": Case("a team with temperatures", "masac", {"learn": {"alpha_per_agent": True}}, TEAM),
     "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),

@@ -34,7 +34,9 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .teams.coma import COMA as COMA
 from .teams.havac import HAVAC as HAVAC
+from .teams.mat import MAT as MAT
 from .teams.mixers import (
     JointValues as JointValues,
     MonotonicMixer as MonotonicMixer,

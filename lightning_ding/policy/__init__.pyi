@@ -52,6 +52,7 @@ from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
 from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
+from .teams.coma import COMAConfig as COMAConfig, COMAPolicy as COMAPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
 from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
@@ -63,6 +64,7 @@ from .teams.mappo import (
     RecurrentMAPPOPolicy as RecurrentMAPPOPolicy,
 )
 from .teams.masac import MASACConfig as MASACConfig, MASACPolicy as MASACPolicy
+from .teams.mat import MATConfig as MATConfig, MATPolicy as MATPolicy
 from .teams.qmix import QMIXConfig as QMIXConfig, QMIXPolicy as QMIXPolicy
 from .teams.qtran import QTRANConfig as QTRANConfig, QTRANPolicy as QTRANPolicy
 from .teams.team_q import TeamQConfig as TeamQConfig

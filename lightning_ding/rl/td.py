@@ -22,17 +22,17 @@ def take_action_value(q: Tensor, action: Tensor) -> Tensor:
     """Return the value of the action taken.
 
     Args:
-        q: Action values, shape (B, A).
-        action: Action indices, shape (B,), integers in [0, A).
+        q: Action values, shape (..., A).
+        action: Action indices, shape (...), integers in [0, A).
 
     Returns:
-        Values, shape (B,).
+        Values, shape (...).
 
     Example:
         >>> take_action_value(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0]))
         tensor([2., 3.])
     """
-    return q.gather(1, action.unsqueeze(1)).squeeze(1)
+    return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 def masked(q: Tensor, action_mask: Tensor | None) -> Tensor:

@@ -129,6 +129,8 @@ TEAMS = {
     "ippo": Algorithm(TEAM, PPO),
     "recurrent_mappo": Algorithm(TEAM, deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}})),
     "happo": Algorithm(TEAM, PPO),
+    "coma": Algorithm(TEAM, PPO),
+    "mat": Algorithm(TEAM, PPO),
     "iql_ma": Algorithm(TEAM, TEAM_Q),
     "vdn": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"parameter_sharing": False}})),
     "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),

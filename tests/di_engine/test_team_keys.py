@@ -69,3 +69,8 @@ def test_happo_has_separate_critics_and_the_encoder_of_ding() -> None:
 def test_what_teams_do_not_have_is_refused(kind: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run_of(kind, **changes)
+
+
+def test_coma_of_ding_is_refused() -> None:
+    with pytest.raises(ValueError, match="coma has no table of DI-engine's keys here"):
+        run_of("coma")

@@ -41,7 +41,8 @@ RUN = {
 TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
-ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo", "mappo", "ippo", "recurrent_mappo", "happo"}
+ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
+ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc"}
 

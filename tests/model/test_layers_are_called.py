@@ -69,6 +69,7 @@ def transformed(model: Any) -> Any:
 
 
 TEAM = {"agent_state": OBS.view(BATCH, 2, 3)}
+TEAM_ACTION = torch.arange(2 * BATCH).view(BATCH, 2) % ACTIONS
 TEAM_SHAPES = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": ACTIONS}
 
 
@@ -135,6 +136,8 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "qmix": ("qmix", {**TEAM_SHAPES, "core": {"type": "lstm", "hidden_size": 4}}, valued_team),
     "wqmix": ("wqmix", {**TEAM_SHAPES, "central_embed_dim": 8}, valued_team),
     "qtran": ("qtran", {**TEAM_SHAPES, "embedding_size": 8}, valued_team),
+    "coma": ("coma", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM, TEAM_ACTION)),
+    "mat": ("mat", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM, TEAM_ACTION)),
     "recurrent_team_vac": ("recurrent_team_vac", {**TEAM_SHAPES, "core": {"hidden_size": 4}}, unrolled_team),
     "dt": ("dt", {"embed_dim": 4, "n_blocks": 1}, transformed),
 }

@@ -115,9 +115,13 @@ class TeamVAC(nn.Module):
         self.centralised = centralised
         sizes = (agent_obs_shape, max(action_counts(1, action_shape)))
         self._make_actors(agent_num, *sizes, is_discrete, log_std_init, parameter_sharing, agent_id, widths, *options)
-        seen_by_critic = agent_obs_shape + global_obs_shape * centralised
-        self.critic_encoder = AgentEncoder(agent_num, seen_by_critic, parameter_sharing, agent_id, of_critic, *options)
-        self.critic = AgentMLP([self.critic_encoder.output_size, 1], self.critic_encoder.groups)
+        seen, outputs = self._critic_sizes(agent_num, agent_obs_shape, global_obs_shape, sizes[1])
+        self.critic_encoder = AgentEncoder(agent_num, seen, parameter_sharing, agent_id, of_critic, *options)
+        self.critic = AgentMLP([self.critic_encoder.output_size, outputs], self.critic_encoder.groups)
+
+    def _critic_sizes(self, agent_num: int, obs_size: int, state_size: int, action_size: int) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of an agent's critic."""
+        return obs_size + state_size * self.centralised, 1
 
     def _make_actors(
         self,
@@ -175,9 +179,7 @@ class TeamVAC(nn.Module):
     @property
     def critic_output(self) -> nn.Linear | OutputLayer:
         """The layer whose output is the value."""
-        if isinstance(self.critic.net, EnsembleMLP):
-            return OutputLayer(self.critic.net.weights[-1], self.critic.net.biases[-1])
-        return cast(nn.Linear, cast(Any, self.critic.net).layers[-1])
+        return last_layer(self.critic)
 
     def init_orthogonally(self, hidden: float = math.sqrt(2), actor: float = 0.01, critic: float = 1.0) -> None:
         """Initialise with orthogonal weights, zero biases and nearly uniform actors, but for recurrent layers.
@@ -243,7 +245,14 @@ class RecurrentTeamVAC(TeamVAC):
         return self.encoder.state_size + self.critic_encoder.state_size
 
 
-def init_agents_orthogonally(layers: AgentMLP, gain: float) -> None:
+def last_layer(layers: AgentMLP) -> nn.Linear | OutputLayer:
+    """Return the last linear layer, of all groups of agents."""
+    if isinstance(layers.net, EnsembleMLP):
+        return OutputLayer(layers.net.weights[-1], layers.net.biases[-1])
+    return cast(nn.Linear, cast(Any, layers.net).layers[-1])
+
+
+def init_agents_orthogonally(layers: nn.Module, gain: float) -> None:
     """Initialise the linear layers of each group of agents with orthogonal weights and zero biases."""
     for layer in layers.modules():
         if isinstance(layer, nn.Linear):

@@ -175,6 +175,7 @@ def _of_network(policy: Any, obs: Any) -> dict[str, Tensor]:
     if not is_own or policy.learns_from_sequences or policy.new_memory("eval"):
         return {}
     critic = getattr(policy.model, "compute_critic", None) if hasattr(policy, "_returns_of") else None
+    critic = None if critic is None else getattr(policy, "_critic_output", critic)
     found: dict[str, Tensor] = {}
     generator, devices = policy.rng.bit_generator.state, [policy.device] if policy.device.type == "cuda" else []
     with torch.no_grad(), policy._in_eval_mode, torch.random.fork_rng(devices=devices):

@@ -84,11 +84,14 @@ class TeamActorCriticPolicy(ActorCriticPolicy[Any]):
 
     @torch.no_grad()
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
+        return super()._learning_data(rollout | self._of_agents(rollout), sequences)
+
+    def _of_agents(self, rollout: Batch) -> Batch:
+        """Return ``reward`` of each agent, and whether it has ``terminated``, both of shape (S, N)."""
         ended = rollout["terminated"].bool().unsqueeze(-1)
         has_left = alive(rollout["next_obs"]) == 0
         terminated = has_left if self.config.learn.ignore_done else ended | has_left
-        of_agents = {"reward": agent_rewards(rollout), "terminated": terminated.expand_as(has_left)}
-        return super()._learning_data(rollout | of_agents, sequences)
+        return {"reward": agent_rewards(rollout), "terminated": terminated.expand_as(has_left)}
 
     def _advantage(self, rollout: Batch, value: Tensor, sequences: rl.Sequences) -> tuple[Tensor, Tensor]:
         """Return advantages in units of the reward, and the targets of the critic's output, both of shape (S, N)."""
@@ -120,23 +123,23 @@ class TeamActorCriticPolicy(ActorCriticPolicy[Any]):
 
     def _policy_loss(self, log_prob: Tensor, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         names = ("log_prob", "advantage")
-        (log_prob, *columns), weight = _of_living(batch["obs"], log_prob, *(batch[name] for name in names))
+        (log_prob, *columns), weight = of_living(batch["obs"], log_prob, *(batch[name] for name in names))
         living: Any = {**batch, **dict(zip(names, columns, strict=True))}
         loss, report = super()._policy_loss(log_prob, living)
         return loss * weight, {name: value * weight for name, value in report.items()}
 
     def _value_loss(self, value: Tensor, batch: Any) -> Tensor:
         names = ("value", "return")
-        (value, *columns), weight = _of_living(batch["obs"], value, *(batch[name] for name in names))
+        (value, *columns), weight = of_living(batch["obs"], value, *(batch[name] for name in names))
         living: Any = {**batch, **dict(zip(names, columns, strict=True))}
         return super()._value_loss(value, living) * weight
 
     def _mean_entropy(self, distribution: rl.Distribution, batch: RolloutBatch) -> Tensor:
-        (entropy,), weight = _of_living(batch["obs"], distribution.entropy())
+        (entropy,), weight = of_living(batch["obs"], distribution.entropy())
         return entropy.mean() * weight
 
 
-def _of_living(obs: Any, *columns: Tensor) -> tuple[list[Tensor], Tensor | float]:
+def of_living(obs: Any, *columns: Tensor) -> tuple[list[Tensor], Tensor | float]:
     """Return columns, shape (B, N), with 0 for agents that are not alive, and the weight of a mean over all of them.
 
     A mean over all agents times the weight is the mean over living ones, if what dead ones add is 0.
