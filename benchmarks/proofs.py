@@ -139,6 +139,20 @@ LSTM = {"model": {"core": {"type": "lstm", "num_heads": None, "memory_length": N
 CORRIDOR = "lightning_ding.envs.corridor.CorridorEnv"
 NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
 CONTINUOUS_LANDER = "LunarLanderContinuous-v3"
+NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that MAPPO without memory has too
+    "discount_factor": 1.0,
+    "model": {"encoder_hidden_size_list": [64, 64]},
+    "learn": {
+        "epoch_per_collect": 8,
+        "batch_size": 256,
+        "learning_rate": 1e-3,
+        "entropy_weight": 0.05,
+        "lr_scheduler": {"type": "linear"},
+    },
+    "collect": {"n_sample": 2048},
+}
+RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
+SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -170,6 +184,13 @@ PROOFS = {
     "gtrxl_t_maze": Proof("recurrent_ppo_t_maze", T_MAZE, 200_000, 0.95, algorithm="recurrent_ppo"),
     "lstm_t_maze": Proof("recurrent_ppo_t_maze", T_MAZE, 200_000, 0.95, LSTM, algorithm="recurrent_ppo"),
     "ppo_t_maze": Proof("ppo", T_MAZE, 200_000, 0.5, is_ceiling=True),
+    "recurrent_mappo_switch_riddle": Proof(
+        "recurrent_mappo_switch_riddle", RIDDLE, 100_000, 0.67, seeds=(0, 1, 2), n_episode=200
+    ),
+    "mappo_switch_riddle": Proof(
+        "mappo", RIDDLE, 100_000, 0.25, NO_MEMORY, seeds=(0, 1, 2), n_episode=200, is_ceiling=True
+    ),
+    "mappo_simple_spread": Proof("mappo_simple_spread", SPREAD, 100_000, -20, algorithm="mappo", seeds=(0, 1, 2)),
     "dqn_acrobot": Proof("dqn_acrobot", "Acrobot-v1", 100_000, -100, algorithm="dqn"),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),

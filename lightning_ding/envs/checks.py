@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv, VectorRewardWrapper, VectorWrapper
 from numpy.typing import NDArray
 
 from lightning_ding.envs.action_masks import warn_of_unseen_mask
@@ -27,6 +27,7 @@ from lightning_ding.envs.answers import (
 )
 from lightning_ding.envs.state import unchanged_random_numbers
 from lightning_ding.registry import import_modules
+from lightning_ding.utils.teams import AGENT_REWARD, is_team
 
 SEED = 0
 RUNNING_STATISTICS = {
@@ -87,7 +88,8 @@ def check_statistics(env: Any) -> None:
     """Raise if an env or a vector env has a wrapper of gymnasium that normalises with its own running statistics.
 
     Raises:
-        ValueError: Naming the wrapper and the option to use instead.
+        ValueError: Naming the wrapper and the option to use instead; also for one that changes the reward of a team
+            whose agents have rewards of their own.
     """
     while isinstance(env, (gym.Wrapper, VectorWrapper)):
         option = RUNNING_STATISTICS.get(type(env))
@@ -97,7 +99,28 @@ def check_statistics(env: Any) -> None:
                 f"wrappers must not have {type(env).__name__}, whose statistics evaluations and checkpoints lack; use "
                 f"{option}=True of the datamodule, or lightning_ding.envs.normalise without one"
             )
+        if isinstance(env, (gym.RewardWrapper, VectorRewardWrapper)):
+            check_no_own_rewards(env, f"wrappers must not have {type(env).__name__}, which changes")
         env = env.env
+
+
+def check_no_own_rewards(env: Any, what: str) -> None:
+    """Raise if the agents of a team have rewards of their own, which a wrapper of rewards does not see.
+
+    Args:
+        env: An env or a vector env.
+        what: Begin of the message: what is wrong, up to the reward of the team.
+
+    Raises:
+        ValueError: Naming the option of the env that leaves them out.
+    """
+    space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
+    if is_team(space) and AGENT_REWARD in space.spaces:
+        env.close()
+        raise ValueError(
+            f"{what} the reward of the team, and not those of its agents in {AGENT_REWARD!r}; set "
+            "env_kwargs={'individual_rewards': False}, or use norm_reward=True of the datamodule, which changes both"
+        )
 
 
 def check_not_shared(envs: Sequence[Any], vector: VectorEnv) -> None:

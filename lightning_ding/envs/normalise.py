@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.envs.checks import check_no_own_rewards
 from lightning_ding.envs.stepper import merge_rows, with_final_obs
 from lightning_ding.rl.running import combine_moments
 from lightning_ding.utils.ranks import gather_rows, world_size
@@ -247,7 +248,7 @@ class NormaliseReward(_Normaliser):
             own statistics and updates them.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or agents of a team have rewards of their own.
     """
 
     def __init__(
@@ -258,6 +259,7 @@ class NormaliseReward(_Normaliser):
         epsilon: float = 1e-8,
         statistics: RunningStatistics | None = None,
     ) -> None:
+        check_no_own_rewards(env, "env must not be that of a team for NormaliseReward, which changes")
         super().__init__(env, clip, epsilon, training=statistics is None)
         require(0 <= discount_factor <= 1, "discount_factor", "in [0, 1]", discount_factor)
         self.discount_factor = discount_factor

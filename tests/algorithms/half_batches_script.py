@@ -27,6 +27,7 @@ from tests.algorithms.sequences import OF_SEQUENCES, to_sequences, with_memory
 from tests.algorithms.table import (
     ALGORITHMS,
     CONTINUOUS_ONLY,
+    TEAMS,
     WITHOUT_COLLECTING,
     make_policy,
     names_of,
@@ -40,13 +41,19 @@ CLIP = 0.05  # norm of a gradient that is clipped
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}
 CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
-BY_BATCH = ("crossq",)  # these normalise by the statistics of the minibatch of a rank
-BY_SEQUENCE = ("last_obs", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
-EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *WITHOUT_COLLECTING)
+BY_BATCH = ("crossq", "ngu")  # statistics of the minibatch of a rank; a mean over the real steps of a rank
+BY_SEQUENCE = ("last_obs", "is_expert", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
+EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *TEAMS, *WITHOUT_COLLECTING)
+TEAM: dict[str, Any] = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": 2}
+ROLLOUT_TEAMS, ACTOR_TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo"), ("maddpg", "masac")
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
     **dict.fromkeys((*with_actor(), *WITHOUT_COLLECTING), ACTOR),
+    **{
+        name: {**TEAM, **({"action_space": "discrete"} if name in ROLLOUT_TEAMS + ACTOR_TEAMS else {})}
+        for name in TEAMS
+    },
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
@@ -62,12 +69,15 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
     "pqn": {"learn": {"batch_size": ENVS * STEPS}},
+    **{name: {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}} for name in ROLLOUT_TEAMS},
+    **{name: {"priority": True, "priority_IS_weight": True} for name in TEAMS if name not in ROLLOUT_TEAMS},
+    **dict.fromkeys(ACTOR_TEAMS, WEIGHTED),
 }
 
 
 def replay_batch(rng: np.random.Generator, name: str, envs: int = ENVS) -> dict[str, Any]:
     """Return a minibatch of random transitions, a fixed number for each env."""
-    size, shape = BATCH_SIZE // ENVS * envs, SHAPES[name]["obs_shape"]
+    size, shape = BATCH_SIZE // ENVS * envs, SHAPES[name].get("obs_shape", 1)
     action = rng.integers(2, size=size) if SHAPES[name] is not CONTINUOUS else rng.uniform(-2, 2, (size, 1))
     batch = {
         "obs": rng.normal(size=(size, shape)),
@@ -97,6 +107,18 @@ def rollout(rng: np.random.Generator, name: str, envs: int = ENVS) -> dict[str, 
         "env_id": env_id,
         "episode_id": env_id + envs * (step >= half) * (env_id % 2 == 0),
     }
+
+
+def of_team(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return transitions with the observations, actions and probabilities of two agents, each with its own reward."""
+    size = len(batch["reward"])
+
+    def seen() -> dict[str, Any]:
+        rows = {"agent_state": rng.normal(size=(size, 2, 3)), "agent_reward": rng.normal(size=(size, 2))}
+        return {**rows, "alive": np.ones((size, 2))}
+
+    log_prob = {"log_prob": np.log(rng.uniform(0.3, 0.7, (size, 2)))} if "log_prob" in batch else {}
+    return {**batch, "obs": seen(), "next_obs": seen(), "action": rng.integers(2, size=(size, 2)), **log_prob}
 
 
 def make(name: str, **changes: Any) -> Any:
@@ -141,14 +163,16 @@ def whole_batch(policy: Any, name: str, number: int, envs: int = ENVS) -> dict[s
         return nested.apply(lambda x: x.to(dtype) if x.is_floating_point() else x, batch)
 
     of_actor = isinstance(policy, OnPolicyPolicy)
-    whole: Any = nested.to_tensor((rollout if of_actor else replay_batch)(np.random.default_rng(number), name, envs))
+    rng = np.random.default_rng(number)
+    whole: Any = (rollout if of_actor else replay_batch)(rng, name, envs)
+    whole = nested.to_tensor(of_team(whole, rng) if name in TEAMS else whole)
     if of_actor and not policy.on_policy:
         by_env = torch.arange(envs * STEPS).view(STEPS, envs).T.flatten()
         whole = sample_of(policy, cast(nested.index(whole, by_env)))
-    whole = cast(whole)
+    whole = (with_memory if policy.on_policy else to_sequences)(policy, cast(whole))
     if hasattr(policy, "prepare"):
         whole = policy.prepare(whole)  # noise is drawn for each row
-    return cast((with_memory if policy.on_policy else to_sequences)(policy, whole))  # type: ignore[no-any-return]
+    return cast(whole)  # type: ignore[no-any-return]
 
 
 def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:

@@ -23,15 +23,17 @@ def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
         return to_sub_sequences(policy, batch)
     if not hasattr(policy.model, "first_state"):
         return batch
-    length, size = policy._sequence_length(), len(batch["reward"])
+    length = policy._sequence_length() if hasattr(policy, "_sequence_length") else policy.sample_options["sequence"]
+    size, number = len(batch["reward"]), policy.config.model.action_shape
     obs = nested.stack([nested.apply(lambda x: x + 0.1 * t, batch["obs"]) for t in range(length)])  # noqa: B023
     last = nested.apply(lambda x: x.unsqueeze(0), batch["next_obs"])
     place, mask = torch.arange(length).unsqueeze(1), real_steps(length, size)
-    state = 0.1 * batch["obs"].sum(1, keepdim=True).expand(size, policy.model.state_size).clone()
+    first = nested.leaves(batch["obs"])[0].flatten(1).sum(1, keepdim=True)
+    state = 0.1 * first.expand(size, policy.model.state_size).clone()
     steps = {
         "obs": obs,
         "next_obs": nested.concatenate([nested.index(obs, slice(1, None)), last]),
-        "action": (batch["action"] + place) % policy.config.model.action_shape,
+        "action": (batch["action"] + place.view(-1, *[1] * batch["action"].ndim)) % number,
         "reward": batch["reward"] * (1 + place) / length,
         "terminated": batch["terminated"] & (place == mask.sum(0) - 1),
         "mask": mask,

@@ -62,9 +62,8 @@ def test_priorities_of_half_batches_are_those_of_the_whole_batch(
     name: str, ranks: Reports, alone: dict[str, Any]
 ) -> None:
     expected = alone[name]["priority"]
-    assert len(expected) == (
-        0 if name.split(",")[0] in (*names_of(ActorPolicy), *WITHOUT_COLLECTING) else half_batches_script.BATCHES
-    )
+    without = (*names_of(ActorPolicy), *half_batches_script.ROLLOUT_TEAMS, *WITHOUT_COLLECTING)
+    assert len(expected) == (0 if name.split(",")[0] in without else half_batches_script.BATCHES)
     for number, rank in enumerate(ranks):
         torch.testing.assert_close(rank[name]["priority"], expected[..., number::2], **EXACT)
 

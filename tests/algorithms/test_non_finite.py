@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import NonFiniteError
 from tests.algorithms.half_batches_script import make, whole_batch
-from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING
+from tests.algorithms.table import ALGORITHMS, TEAMS, WITHOUT_COLLECTING
 
 Config = dict[str, Any]
 
@@ -26,11 +27,11 @@ VARIANTS: dict[str, Config] = {  # with parts that learn by other rules than the
         "learn": {"value_norm": False, "learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3},
     },
 }
-EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *WITHOUT_COLLECTING, *VARIANTS])
+EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS, *WITHOUT_COLLECTING, *VARIANTS])
 MOVE_AS_USUAL = ("target_model.", "return_statistics.")  # in skipped updates; the latter by their finite returns
 RESCALED = dict.fromkeys(
     ("ppo", "ppg", "recurrent_ppo", "a2c, PopArt"), ("return_statistics.", "model.critic.layers.0.")
-)
+) | dict.fromkeys(("mappo", "ippo", "recurrent_mappo", "happo"), ("return_statistics.", "model.critic.net.layers.0."))
 """What follows the returns of a round before its first update, such that values stay the same."""
 
 
@@ -46,8 +47,8 @@ def trained(name: str, mode: str) -> Any:
 def bad_batch(policy: Any, name: str, column: str) -> Config:
     """Return a minibatch with one NaN in a column."""
     batch = whole_batch(policy, name.split(",")[0], 1)
-    values = batch[column].clone()
-    values.view(-1)[3] = math.nan
+    values = nested.apply(torch.clone, batch[column])
+    nested.leaves(values)[0].view(-1)[3] = math.nan
     return {**batch, column: values}
 
 

@@ -325,6 +325,9 @@ def test_options_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             create_policy({"type": "maddpg", **changes}).build(game.observation_space, game.action_space)
+    leaving = spaces.Dict({"agent_state": spaces.Box(-1, 1, (3, 4)), "alive": spaces.Box(0, 1, (3,))})
+    with pytest.raises(ValueError, match="nstep must be 1 for a team whose observations have 'alive', got 3"):
+        create_policy({"type": "masac", "nstep": 3}).build(leaving, spaces.MultiDiscrete([2, 2, 2]))
     for name, discrete, changes, text in (
         ("maddpg", True, {"learn": {"noise": True}}, "learn.noise must be False with discrete actions"),
         ("masac", False, {"other": {"eps": {"start": 0.5}}}, "other.eps must be left at its default with continuous"),

@@ -119,7 +119,11 @@ def of_agents(loop: Loop, step: int, policy: Any) -> Tensor:
     def bootstrap(at: int) -> Tensor:
         return loop.values(loop.target[at]["logit"], loop.best(loop.online[at]["logit"], at), at)
 
-    target = loop.targets(step, bootstrap, lambda t: loop.batch["next_obs"]["agent_reward"][t, loop.column])
+    def rewards(t: int) -> Tensor:
+        own = loop.batch["next_obs"]["agent_reward"][t, loop.column]
+        return own * torch.stack([loop.obs[at]["alive"] for at in range(step, t + 1)]).amin(0)  # none once it has left
+
+    target = loop.targets(step, bootstrap, rewards)
     alive = [agent for agent in range(3) if loop.obs[step]["alive"][agent]]
     return torch.stack([(prediction[agent] - target[agent]) ** 2 for agent in alive]).mean()
 

@@ -78,8 +78,10 @@ PACKAGES = {
     "dqn_minatar": "minatar",
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
+    "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
+    "recurrent_mappo_switch_riddle": "gymnasium",
     "recurrent_ppo_t_maze": "gymnasium",
     "sac_bipedalwalker": "Box2D",
     "sac_hopper": "mujoco",
@@ -132,7 +134,7 @@ SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "tqc_lunarlander_continuous": {"random_collect_size": 300},
 }
 SCORE = re.compile(
-    r"(mean return of (20 greedy episodes|200 greedy games)|share of 50 greedy episodes that reach their goal): "
+    r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)|share of 50 greedy episodes that reach their goal): "
     r"(-?\d+\.\d+)"
 )
 

@@ -89,7 +89,7 @@ class TupleTeam(gym.Env[TeamObs, NDArray[Any]]):
         obs, given, terminated, truncated, info = self.inner.step(moves)
         rewards = np.asarray(given, np.float64)
         self._returns = self._returns + rewards
-        is_over = bool(np.all(terminated)) or bool(np.all(truncated))
+        is_over = bool(np.all(np.logical_or(terminated, truncated)))
         is_cut = is_over and (not np.all(terminated) or _is_time_up(self.inner.unwrapped))
         info = {
             **info,

@@ -33,7 +33,7 @@ from lightning_ding.policy.base.recurrent import EnvStates
 from lightning_ding.policy.base.weights_file import write_weights
 from lightning_ding.rl import discrete_counts
 from lightning_ding.utils.private_api import MODULE_DICTS
-from lightning_ding.utils.teams import ACTION_MASK, AGENT_STATE
+from lightning_ding.utils.teams import ACTION_MASK, AGENT_STATE, ALIVE
 
 Format = Literal["onnx", "torch_export", "safetensors"]
 STATE, NEXT_STATE = "state", "next_state"
@@ -164,6 +164,8 @@ class AgentGraph(nn.Module):
             elif name == f"obs/{ACTION_MASK}":
                 before, after = filled[:, : self.legal.start] + 1, filled[:, self.legal.stop :] + 1
                 filled = torch.cat([before, given[ACTION_MASK], after], 1)
+            elif name == f"obs/{ALIVE}":
+                filled = filled + 1  # norm_obs makes zeros of what an agent sees that has left
             whole[name] = given[STATE] if name == STATE else filled
         action, *rest = self.team(*whole.values())
         return (action[:, self.agent], *rest)

@@ -23,7 +23,15 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.action_bounds import ActionBounds
 from lightning_ding.policy.qac import ActorCriticBatch, QACConfigT, QACPolicy
 from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamModelConfig, team_section
-from lightning_ding.utils.teams import AGENT_REWARD, GLOBAL_STATE, action_counts, agent_rewards, alive, legal_actions
+from lightning_ding.utils.teams import (
+    AGENT_REWARD,
+    ALIVE,
+    GLOBAL_STATE,
+    action_counts,
+    agent_rewards,
+    alive,
+    legal_actions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +183,8 @@ class TeamQACPolicy(QACPolicy[QACConfigT]):
         entries = cast(spaces.Dict, observation_space).spaces
         if GLOBAL_STATE in entries and len(entries[GLOBAL_STATE].shape or ()) == 2:  # each agent has its own
             found["global_obs_shape"] = cast("tuple[int, ...]", entries[GLOBAL_STATE].shape)[1]
+        if ALIVE in entries:  # the sum of n rewards has those after an agent left
+            require(self.nstep == 1, "nstep", f"1 for a team whose observations have {ALIVE!r}", self.nstep)
         if AGENT_REWARD in entries:
             own = f"for a team whose observations have an {AGENT_REWARD!r}"
             require(self.nstep == 1, "nstep", f"1 {own}", self.nstep)

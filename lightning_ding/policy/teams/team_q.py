@@ -265,10 +265,10 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
         if value.ndim == 2:
             there_is_one = steps.alive.amax(-1)
             return rl.sequence_targets(*columns, value * there_is_one, self.config.discount_factor, self.config.nstep)
-        number = value.shape[2]
-        reward = teams.agent_rewards(batch)
-        ended, real = terminated.repeat_interleave(number, 1), batch["mask"].repeat_interleave(number, 1)
-        rows = (reward.flatten(1), ended, real, value.flatten(1))
+        number, reward = value.shape[2], teams.agent_rewards(batch)
+        living = steps.alive[:-1].cumprod(0).bool()  # an agent that has left gets no reward of later steps
+        of_agents = (batch["mask"].bool().unsqueeze(-1) & living).flatten(1)
+        rows = (reward.flatten(1), terminated.repeat_interleave(number, 1), of_agents, value.flatten(1))
         return rl.sequence_targets(*rows, self.config.discount_factor, self.config.nstep).view_as(reward)
 
     def _learned(self, batch: TeamQBatch) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -49,6 +50,22 @@ def test_best_return_is_reached_by_the_known_strategy() -> None:
 def test_strategies_without_memory_stay_below() -> None:
     returns = [exact(_without_memory(*actions)) for actions in itertools.product(range(3), repeat=2)]
     assert max(returns) == 0.0  # an agent that ever tells is wrong more often than right
+
+
+def test_best_return_without_memory_has_a_role_for_each_agent() -> None:
+    def value(actions: tuple[tuple[int, ...], ...], day: int = 1, switch: int = 0, visited: int = 0) -> float:
+        total = 0.0
+        for agent in range(AGENTS):
+            seen, action = visited | 1 << agent, actions[agent][switch]
+            if action == 2:
+                total += 1 if seen == 0b111 else -1
+            elif day < DAYS:
+                total += value_of(actions, day + 1, action, seen)
+        return total / AGENTS
+
+    value_of = functools.lru_cache(None)(value)
+    each = list(itertools.product(range(3), repeat=2))  # the action of an agent for a switch that is off or on
+    assert max(value(actions) for actions in itertools.product(each, repeat=AGENTS)) == pytest.approx(115 / 729)
 
 
 def test_episodes_follow_the_rules() -> None:

@@ -7,11 +7,12 @@ import pickle
 import re
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from lightning_ding.envs import env_state, load_env_state, make_vector_env
+from lightning_ding.envs import NormaliseReward, env_state, load_env_state, make_vector_env
 from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.game import GameEnv
 from lightning_ding.envs.named import find_env
@@ -310,3 +311,37 @@ def test_fault_of_one_env_in_a_process_ends_its_episode_alone() -> None:
         assert env.step(np.ones((2, 3), np.int64))[0]["alive"].tolist() == [[1, 1, 1], [1, 1, 1]]
     finally:
         env.close()
+
+
+# ---------------------------------------------------------------------------------------------------- wrappers
+
+
+@pytest.mark.parametrize(
+    ("mode", "wrapper"),
+    [
+        ("sync", "clip_reward"),
+        ("async", "sign_reward"),
+        ("sync", lambda env: gym.wrappers.TimeLimit(gym.wrappers.TransformReward(env, abs), 5)),
+    ],
+)
+def test_wrappers_that_change_the_reward_of_the_team_alone_are_refused(mode: Any, wrapper: Any) -> None:
+    with pytest.raises(ValueError, match="reward of the team, and not those of its agents in 'agent_reward'"):
+        make_vector_env(CAMP, 2, mode, wrappers=[wrapper])
+
+
+def test_team_without_rewards_of_agents_takes_these_wrappers() -> None:
+    half: Any = {"wrappers": [{"scale_reward": {"scale": 0.5}}], "env_kwargs": {"individual_rewards": False}}
+    halved, raw = (make_vector_env(CAMP, 1, seed=0, **changes) for changes in (half, {}))
+    rewards = []
+    for env in (halved, raw):
+        env.reset()
+        rewards.append(float(env.step(np.zeros((1, 3), np.int64))[1][0]))
+        env.close()
+    assert rewards[0] == 0.5 * rewards[1] != 0
+
+
+def test_normalised_rewards_outside_of_a_datamodule_need_a_team_without_rewards_of_agents() -> None:
+    with pytest.raises(ValueError, match=r"must not be that of a team for NormaliseReward.*individual_rewards"):
+        NormaliseReward(make_vector_env(CAMP, 2), 0.99)
+    env = NormaliseReward(make_vector_env(CAMP, 2, env_kwargs={"individual_rewards": False}), 0.99)
+    env.close()

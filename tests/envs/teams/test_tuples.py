@@ -58,6 +58,17 @@ def test_ends_are_those_of_the_env_and_the_info_has_returns(truncates: bool) -> 
     assert info == {"return_0": 6.0, "return_1": 3.0}
 
 
+def test_episode_ends_when_each_agent_is_at_its_end_by_either_flag() -> None:
+    class Uneven(Pair):
+        def step(self, action: Any) -> Any:
+            obs, reward, ends, *_ = super().step(action)
+            return obs, reward, [ends, False], [False, ends], {}
+
+    env = TupleTeam(Uneven)
+    env.reset(seed=0)
+    assert [env.step(np.array([2, 1]))[2:4] for _ in range(3)] == [(False, False)] * 2 + [(False, True)]
+
+
 def test_env_of_one_agent_is_refused() -> None:
     with pytest.raises(TypeError, match="env must have a Tuple of observations and one of actions"):
         TupleTeam("CartPole-v1")

@@ -266,6 +266,20 @@ def test_graph_of_one_agent_acts_as_it_does_in_its_team(name: str, memory: dict[
             state = network.act(obs, state)["state"]
 
 
+@pytest.mark.parametrize("name", ["mappo", "vdn"])
+def test_graph_of_one_agent_normalises_what_it_sees(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    team = spaces.Dict({"agent_state": spaces.Box(-9, 9, (2, 5)), "alive": spaces.Box(0, 1, (2,))})
+    policy = create_policy({"type": name, "model": {"agent_id": False}}).build(team, spaces.MultiDiscrete([6, 6]))
+    policy.normaliser.begin(team, norm_obs=True)
+    seen = {"agent_state": 3 + torch.randn(64, 2, 5), "alive": torch.ones(64, 2)}
+    policy.normaliser.update({"obs": seen})
+    expected = policy.eval_mode.forward(seen)["action"]
+    assert len(expected[:, 1].unique()) > 1
+    file = policy.export(tmp_path / "policy.onnx", agent=1)
+    np.testing.assert_array_equal(run(file, {"obs": seen["agent_state"][:, 1].numpy()})["action"], expected[:, 1])
+
+
 def test_agents_that_a_policy_does_not_have_are_not_exported(tmp_path: Path) -> None:
     policy = make_policy("vdn").build(TwoStepGame().observation_space, TwoStepGame().action_space)
     with pytest.raises(ValueError, match="agent must be in"):
