@@ -94,7 +94,7 @@ def test_attention_is_that_of_plain_loops() -> None:
                 seen = range(one + 1 if is_causal else 3)
                 score = torch.stack([(query[one, head] * key[other, head]).sum() / 32**0.5 for other in seen])
                 heads.append(sum(p * value[other, head] for p, other in zip(score.softmax(0), seen, strict=True)))
-            rows.append(block.projection(torch.cat(heads)))  # type: ignore[arg-type]
+            rows.append(block.projection(torch.cat(heads)))
         assert_close(block(asking, asked), torch.stack(rows))
 
 

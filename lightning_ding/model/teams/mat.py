@@ -40,10 +40,10 @@ class Attention(nn.Module):
     def forward(self, asking: Tensor, asked: Tensor) -> Tensor:
         """Return what tokens ``asking`` find in ``asked``, all of shape (..., N, E)."""
         parts = [self.query(asking), *self.key_value(asked).chunk(2, -1)]
-        heads = [
+        query, key, value = [
             part.unflatten(-1, (self.n_heads, -1)).transpose(-2, -3) for part in parts
         ]  # (..., heads, N, E / heads)
-        found = F.scaled_dot_product_attention(*heads, is_causal=self.is_causal)
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
         return self.projection(found.transpose(-2, -3).flatten(-2))  # type: ignore[no-any-return]
 
 

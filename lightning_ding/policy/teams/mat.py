@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -69,7 +70,7 @@ class MATPolicy(TeamActorCriticPolicy, PPOPolicy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = MATConfig
-    config: MATConfig
+    config: MATConfig  # type: ignore[assignment]
     parts_of_model: ClassVar[tuple[str, ...]] = ("encode", "decode", "compute_critic")
     model: Any
 
@@ -92,7 +93,8 @@ class MATPolicy(TeamActorCriticPolicy, PPOPolicy):
             obs: Observations, leading axis B.
             choose: Gives the actions of one agent for their distribution.
         """
-        section, encoded = self.config.model, self.model.encode(obs)
+        section: Any = self.config.model
+        encoded = self.model.encode(obs)
         legal = None
         if section.action_space == "discrete":
             legal = legal_actions(obs, action_counts(section.agent_num, section.action_shape))
@@ -102,7 +104,7 @@ class MATPolicy(TeamActorCriticPolicy, PPOPolicy):
         chosen: list[Tensor] = []
         for agent in range(len(unknown)):
             logit = self.model.decode(encoded, obs, torch.stack([*chosen, *unknown[agent:]], 1))
-            of_agent: Any = nested.apply(lambda x, agent=agent: x[:, agent], logit)
+            of_agent: Any = nested.apply(partial(torch.select, dim=1, index=agent), logit)
             mask = None if legal is None else legal[:, agent]
             chosen.append(choose(rl.distribution_of(of_agent, mask)))
         return torch.stack(chosen, 1), logit
