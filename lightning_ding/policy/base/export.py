@@ -180,7 +180,7 @@ class _GivenState:
     def read(self, env_ids: Any, first: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state and that no episode begins with it."""
         state = first if self.before is None else self.before
-        return state, state.new_zeros(len(state), dtype=torch.bool)
+        return state, state.new_zeros(state.shape[0], dtype=torch.bool)
 
     def write(self, env_ids: Any, state: Any) -> None:
         """Keep the state after the observation."""
