@@ -40,7 +40,7 @@ COMMANDS = {
 
 def policy_names() -> list[str]:
     """Return the names of the package's policies, read from its source, because importing them would import torch."""
-    files = (Path(__file__).parents[1] / "policy").glob("*.py")
+    files = (Path(__file__).parents[1] / "policy").rglob("*.py")
     found = [re.findall(r'^@POLICY_REGISTRY\.register\("(\w+)"\)', file.read_text(), re.MULTILINE) for file in files]
     return sorted(name for names in found for name in names)
 

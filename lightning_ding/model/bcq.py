@@ -105,10 +105,11 @@ class BCQ(ContinuousQAC):
             latents: Standard normal numbers, shape (B, N, L); None for the same ``candidates`` of them at all times.
         """
         if latents is None:
-            latents = self.latents.expand(len(next(iter(nested.leaves(obs)))), *self.latents.shape)
+            batch = next(iter(nested.leaves(obs))).shape[0]  # without len(), which an export would keep as a constant
+            latents = self.latents.expand(batch, *self.latents.shape)
         action = self.perturb(obs, self.decode(obs, latents))
         best = self.values_of(obs, action, members=1)[0].argmax(1)
-        return {"action": action[torch.arange(len(best), device=best.device), best]}
+        return {"action": action.gather(1, best.view(-1, 1, 1).expand(-1, 1, action.shape[2])).squeeze(1)}
 
     def encode(self, obs: Any, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the log standard deviation, shapes (B, L), of the latent variable of B actions."""

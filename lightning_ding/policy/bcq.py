@@ -58,7 +58,7 @@ class BCQLearnConfig(QACLearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    batch_size: int = 100
+    batch_size: int = searched(100, "choice(32, 64, 100, 128, 256, 512)")
     """Transitions of a minibatch on each rank, >= 1."""
     learning_rate_actor: float = searched(1e-3, "log(1e-5, 1e-2)")
     """Step size of the actor's optimizer, > 0."""
@@ -163,7 +163,7 @@ class BCQPolicy(QACPolicy[BCQConfig]):
 
     def actor_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the first critic's value of actions that the actor has shifted, and ``actor_loss`` to report."""
-        with torch.no_grad():
+        with torch.no_grad(), self._in_eval_mode.context:
             action = self.model.decode(batch["obs"], batch["noise"])
         shifted = self.model.perturb(batch["obs"], action)
         loss = -self.model.compute_critic(batch["obs"], shifted, members=1)["q_value"].mean()

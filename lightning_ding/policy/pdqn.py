@@ -79,6 +79,7 @@ class PDQNPolicy(DDPGPolicy):
     :class:`PDQN`.
 
     Example:
+        >>> import torch
         >>> shape = {"action_type_shape": 3, "action_args_shape": 2}
         >>> policy = PDQNPolicy({"model": {"obs_shape": 4, "action_shape": shape}})
         >>> {name: tuple(part.shape) for name, part in policy.eval_mode.forward(torch.zeros(5, 4))["action"].items()}

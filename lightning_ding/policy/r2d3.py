@@ -82,6 +82,7 @@ class R2D3Policy(R2D2Policy):
     ``model`` has the methods of :class:`DRQN`.
 
     Example:
+        >>> import torch
         >>> policy = R2D3Policy({"model": {"obs_shape": 4, "action_shape": 2}})
         >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
         torch.Size([])

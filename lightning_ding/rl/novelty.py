@@ -33,7 +33,7 @@ def exploration_weights(number: int, largest: float) -> Tensor:
 
     Example:
         >>> exploration_weights(4, 0.5)
-        tensor([0.0000e+00, 2.5000e-01, 4.9998e-01, 5.0000e-01])
+        tensor([0.0000, 0.2500, 0.5000, 0.5000])
     """
     index = torch.arange(number, dtype=torch.float64)
     weights = largest * torch.sigmoid(10 * (2 * index - (number - 2)) / max(number - 2, 1))
@@ -72,7 +72,7 @@ def episodic_novelty(distance: Tensor, least: float = LEAST, largest: float = LA
 
     Example:
         >>> episodic_novelty(torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
-        tensor([65.6936,  0.7066])
+        tensor([65.7967,  0.7066])
     """
     kernel = KERNEL / ((distance - CLUSTER).clamp(min=0) + KERNEL)
     similarity = kernel.sum(1).sqrt() + least

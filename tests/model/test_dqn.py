@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -120,14 +121,19 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "activation": ({}, "tanh"),
     "layer_norm": ({}, True),
     "encoder_kwargs": ({}, {"activation": "silu"}),
+    "noise": ({}, True),
+    "noise_std": ({"noise": True}, 0.1),
 }
 
 
 def fingerprint(arguments: dict[str, Any]) -> list[Any]:
     """Return the shapes of the parameters and the values of one observation."""
     model = seeded(**arguments)
-    values = logits(model, torch.ones(1, arguments["obs_shape"]))
-    return [tuple(p.shape) for p in model.parameters()] + values[0].flatten().tolist()
+    noisy = arguments.get("noise", False)
+    if noisy:
+        model.reset_noise(np.random.default_rng(0))
+    values: Any = model(torch.ones(1, arguments["obs_shape"]), noisy=noisy)["logit"]
+    return [tuple(p.shape) for p in model.parameters()] + values.flatten().tolist()
 
 
 def test_the_options_above_are_all_that_the_network_has() -> None:

@@ -81,7 +81,7 @@ def test_actor_and_critics_of_replay_have_the_widths_of_the_lists(name: str) -> 
     actor, critics = widths(policy.model.actor), widths(policy.model.critic)
     actions = 0 if name == "discrete_sac" else 2
     assert [size for _, size in actor[:-1]] == [3, 4]
-    assert actor[0][0] == 5
+    assert actor[0][0] == (5 + actions if name == "bcq" else 5)  # the actor of BCQ shifts actions
     assert [size for size, _ in critics] == [5 + actions, 6]
     same = create_policy({"type": name, **to_dict(policy.config)})  # as from a checkpoint
     same.model.load_state_dict(policy.model.state_dict())

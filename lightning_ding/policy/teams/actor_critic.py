@@ -75,6 +75,7 @@ class TeamQACPolicy(QACPolicy[QACConfigT]):
     A network passed as ``model`` must have the modules ``actor`` and ``critic`` and the methods of :class:`TeamQAC`.
     """
 
+    supports_tensors: ClassVar[bool] = False
     shape_names: ClassVar[tuple[str, ...]] = (*TEAM_SHAPES, "action_space")
     counts: tuple[int, ...] = ()
     """Number of actions of each agent; empty for continuous actions."""

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from lightning_ding.policy import CommandModePolicy, DQNPolicy, Policy, PPOPolicy, create_policy
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.table import TEAMS
 
 BaseEnvTimestep = namedtuple("BaseEnvTimestep", ["obs", "reward", "done", "info"])
 NAMES = [name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")]
@@ -19,6 +20,10 @@ NAMES = [name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module_
 
 def make(name: str) -> Any:
     model: dict[str, Any] = {"obs_shape": 3, "action_shape": 2}
+    if name in TEAMS:
+        model = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": 2}
+        if "action_space" in POLICY_REGISTRY.get(name).shape_names:
+            model["action_space"] = "discrete"
     if name in ("ppo", "ppg", "a2c", "pg", "bc", "dt", "impala", "ppo_offpolicy", "recurrent_ppo"):
         model["action_space"] = "discrete"
     return create_policy({"type": name, "model": model})
