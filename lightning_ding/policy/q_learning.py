@@ -148,6 +148,13 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         """
         return self._of_target(batch["next_obs"], "logit")
 
+    _has_noise: bool = False
+    """Whether the network has noisy layers, with new noise for each update and each step of the envs."""
+
+    def _init_spaces(self) -> None:
+        super()._init_spaces()
+        self._has_noise = type(self)._has_noise or bool(getattr(self.config.model, "noise", False))
+
     def _init_learn(self) -> None:
         self._make_target()
         learn = self.config.learn
@@ -184,6 +191,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             KeyError: If ``discount`` is needed and missing.
             ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
+        if self._has_noise:
+            self._reset_noise(self.model, self.target_model)
         batch = self._with_discount(data)
         if "target" not in batch and not self._is_target_in_loss(data):
             with torch.no_grad(), self._target_in_eval_mode:
@@ -233,20 +242,9 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         """Return the output of the network when learning and collecting."""
         return model(obs, noisy=True) if self._has_noise else model(obs)  # type: ignore[no-any-return]
 
-    @property
-    def _has_noise(self) -> bool:
-        """Whether the network has noisy layers, with new noise for each update and each step of the envs."""
-        return bool(getattr(self.config.model, "noise", False))
-
-    def _reset_noise(self, model: Any) -> None:
-        model.reset_noise(self.rng)
-
-    def _with_discount(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise of an update, in addition to what :meth:`prepare` of other policies adds to a minibatch."""
-        if self._has_noise:
-            self._reset_noise(self.model)
-            self._reset_noise(self.target_model)
-        return super()._with_discount(data)
+    def _reset_noise(self, *models: Any) -> None:
+        for model in models:
+            model.reset_noise(self.rng)
 
     def _of_target(self, obs: Any, *names: str) -> dict[str, Any]:
         """Return entries of the target network's output for observations; a list becomes a dict by dimension."""

@@ -98,9 +98,7 @@ class RainbowPolicy(C51Policy):
     config_class: ClassVar[type[PolicyConfig]] = RainbowConfig
     supports_tensors: ClassVar[bool] = False
 
-    @property
-    def _has_noise(self) -> bool:
-        return True
+    _has_noise = True
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered Q-network."""

@@ -73,10 +73,11 @@ def _with_keys_of_buffer(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renewed(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved fixed part with the keys of its policy in their present meaning."""
+    """Return a saved fixed part with the keys of its policy in their present meaning, and defaults for new ones."""
     config_class, given = get_policy_cls(part["main"]["policy"]).config_class, dict(part["main"]["policy"])
     named = {"type": given.pop("type"), MARK: config_class.__name__}
-    return {**part, "main": {**part["main"], "policy": named | renewed(config_class, given)}}
+    defaults = json.loads(json.dumps(to_dict(config_class())))
+    return {**part, "main": {**part["main"], "policy": named | deep_merge(defaults, renewed(config_class, given))}}
 
 
 def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]]:
