@@ -114,7 +114,7 @@ def check_no_own_rewards(env: Any, what: str) -> None:
     Raises:
         ValueError: Naming the option of the env that leaves them out.
     """
-    space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
+    space: Any = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
     if is_team(space) and AGENT_REWARD in space.spaces:
         env.close()
         raise ValueError(

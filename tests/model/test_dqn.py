@@ -133,7 +133,7 @@ def fingerprint(arguments: dict[str, Any]) -> list[Any]:
     if noisy:
         model.reset_noise(np.random.default_rng(0))
     values: Any = model(torch.ones(1, arguments["obs_shape"]), noisy=noisy)["logit"]
-    return [tuple(p.shape) for p in model.parameters()] + values.flatten().tolist()
+    return [*(tuple(p.shape) for p in model.parameters()), *values.flatten().tolist()]
 
 
 def test_the_options_above_are_all_that_the_network_has() -> None:

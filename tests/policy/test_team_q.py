@@ -121,7 +121,9 @@ def of_agents(loop: Loop, step: int, policy: Any) -> Tensor:
 
     def rewards(t: int) -> Tensor:
         own = loop.batch["next_obs"]["agent_reward"][t, loop.column]
-        return own * torch.stack([loop.obs[at]["alive"] for at in range(step, t + 1)]).amin(0)  # none once it has left
+        stayed = torch.stack([loop.obs[at]["alive"] for at in range(step, t + 1)]).amin(0)
+        kept: Tensor = own * stayed  # none once it has left
+        return kept
 
     target = loop.targets(step, bootstrap, rewards)
     alive = [agent for agent in range(3) if loop.obs[step]["alive"][agent]]

@@ -321,7 +321,7 @@ def test_fault_of_one_env_in_a_process_ends_its_episode_alone() -> None:
     [
         ("sync", "clip_reward"),
         ("async", "sign_reward"),
-        ("sync", lambda env: gym.wrappers.TimeLimit(gym.wrappers.TransformReward(env, abs), 5)),
+        ("sync", lambda env: gym.wrappers.TimeLimit(gym.wrappers.TransformReward(env, lambda x: -float(x)), 5)),
     ],
 )
 def test_wrappers_that_change_the_reward_of_the_team_alone_are_refused(mode: Any, wrapper: Any) -> None:
@@ -330,8 +330,8 @@ def test_wrappers_that_change_the_reward_of_the_team_alone_are_refused(mode: Any
 
 
 def test_team_without_rewards_of_agents_takes_these_wrappers() -> None:
-    half: Any = {"wrappers": [{"scale_reward": {"scale": 0.5}}], "env_kwargs": {"individual_rewards": False}}
-    halved, raw = (make_vector_env(CAMP, 1, seed=0, **changes) for changes in (half, {}))
+    half: dict[str, Any] = {"wrappers": [{"scale_reward": {"scale": 0.5}}], "env_kwargs": {"individual_rewards": False}}
+    halved, raw = make_vector_env(CAMP, 1, seed=0, **half), make_vector_env(CAMP, 1, seed=0)
     rewards = []
     for env in (halved, raw):
         env.reset()
