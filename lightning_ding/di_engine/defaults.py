@@ -203,7 +203,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "sqn": {"learn.loss": "mse"},
     "bdq": {"learn.loss": "mse", "learn.mean_target": False},
     "dqfd": {"learn.loss": "mse", "learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
-    "r2d3": {"learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
+    "r2d3": {"learn.lambda3": 0.0, "learn.optimizer.type": "adamw", "learn.optimizer.weight_decay": 1e-5},
     "ngu": {"cross_mixture_ratio": 0.0},
     **{name: {"learn.optimizer.eps": 1e-8} for name in ("c51", "qrdqn", "iqn")},
     "rainbow": {"model.noise_std": 0.4, "learn.optimizer.eps": 1e-8},

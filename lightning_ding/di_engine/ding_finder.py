@@ -46,10 +46,10 @@ def find(module: str, name: str) -> Any:
     Example:
         >>> find("ding.torch_utils", "to_ndarray")([1.0])
         array([1.])
-        >>> find("ding.policy.qmix", "QMIXPolicy")
+        >>> find("ding.policy.ibc", "IBCPolicy")
         Traceback (most recent call last):
         ...
-        ImportError: QMIXPolicy of ding.policy.qmix is not available in lightning_ding; docs/from_di_engine.md lists ...
+        ImportError: IBCPolicy of ding.policy.ibc is not available in lightning_ding; docs/from_di_engine.md lists ...
     """
     home = home_of(module)
     if name in getattr(home, "REFUSED", ()):

@@ -243,7 +243,7 @@ COMMON: dict[str, Key] = {
     "bp_update_sync": only(True, why="gradients are always averaged before a step"),
     "traj_len_inf": replaced("collecting in pieces never cuts an n-step return"),
     "transition_with_policy_data": replaced("the actions of random_collect_size are drawn from the action space"),
-    "multi_agent": only(False, why="there are no multi-agent policies here"),
+    "multi_agent": only(False, why="this policy has one agent here"),
     "collect.unroll_len": only(1, why=_RECURRENT),
     "collect.collector.type": replaced("the collector of collect.n_sample or of collect.n_episode"),
     "collect.collector.import_names": modules("collect.collector.import_names"),

@@ -168,6 +168,7 @@ def _run(
     config, network = policy_config(keys, given, family, notes)
     if team is not None:
         policy, policy_class, config = as_team(deep_merge(implied(family), config), family, team)
+        notes.translated.append(f"policy.multi_agent -> the policy {policy}")
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     rewards = {**main.get("reward_model", {}), **create.get("reward_model", {})}.get("type")
     late = f"None with {family}, which computes advantages when data are collected"

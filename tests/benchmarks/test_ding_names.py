@@ -16,7 +16,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {
         "dizoo/toy/envs/toy_env.py": "from ding.envs import BaseEnv\n@ENV_REGISTRY.register('toy')\nclass Toy: ...\n",
         "dizoo/toy/envs/test_toy_env.py": "ENV_REGISTRY.register\nfrom ding.nothing import x\n",
-        "dizoo/toy/entry/toy_dqn_main.py": "def main():\n    from ding.policy import DQNPolicy, QMIXPolicy\n",
+        "dizoo/toy/entry/toy_dqn_main.py": "def main():\n    from ding.policy import DQNPolicy, IBCPolicy\n",
         "dizoo/toy/entry/toy_deploy.py": "import ding.model\nimport torch\n",
         "ding/policy/common_utils.py": "from ding.nothing import x\n",
         "ding/policy/mine.py": "from .base_policy import Policy\nfrom ..utils import Registry\nfrom . import sac\n",
@@ -37,7 +37,7 @@ def test_files_and_missing_names_are_counted(sources: Path) -> None:
         "examples": (1, 1),
     }
     missing = found["main, eval and deploy scripts"].files["dizoo/toy/entry/toy_dqn_main.py"]
-    assert missing == [("ding.policy", "QMIXPolicy")]
+    assert missing == [("ding.policy", "IBCPolicy")]
     assert found["policy sources"].files["ding/policy/mine.py"] == [("ding.policy", "sac")]
 
 
@@ -47,4 +47,4 @@ def test_counts_are_printed(sources: Path, capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "1 of 2 main, eval and deploy scripts find every name"
     assert len(lines) == 5
-    assert '"QMIXPolicy"' in out.read_text()
+    assert '"IBCPolicy"' in out.read_text()

@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from easydict import EasyDict
-from mpe2._mpe_utils import simple_env
-from mpe2.simple_spread import simple_spread
-from pettingzoo.utils import conversions
 
 FILE = "dizoo/petting_zoo/envs/petting_zoo_simple_spread_env.py"
 SECTIONS: list[dict[str, Any]] = [
@@ -47,11 +45,11 @@ def affine_transform(action: Any, min_val: Any, max_val: Any) -> Any:
     return (action + 1) / 2 * (max_val - min_val) + min_val
 
 
-def parallel_wrapper_fn(make: Any) -> Any:
+def parallel_wrapper_fn(wrap: Any, make: Any) -> Any:
     """Return the maker of a parallel env whose reset returns observations alone, as it did."""
 
     def maker(**arguments: Any) -> Any:
-        env = conversions.parallel_wrapper_fn(make)(**arguments)
+        env = wrap(make)(**arguments)
         reset = env.reset
         env.reset = lambda **given: reset(**given)[0]
         return env
@@ -61,6 +59,10 @@ def parallel_wrapper_fn(make: Any) -> Any:
 
 def load(folder: Path) -> Any:
     """Return the class of DI-engine's env."""
+    from mpe2._mpe_utils import simple_env
+    from mpe2.simple_spread import simple_spread
+    from pettingzoo.utils import conversions
+
     timestep = types.SimpleNamespace
     module("ding")
     module("ding.envs", BaseEnv=object, BaseEnvTimestep=lambda *values: timestep(values=values), FrameStackWrapper=None)
@@ -74,7 +76,8 @@ def load(folder: Path) -> Any:
     module("pettingzoo.mpe.simple_spread")
     module("pettingzoo.mpe.simple_spread.simple_spread", Scenario=simple_spread.Scenario)
     conversions_then = types.ModuleType("pettingzoo.utils.conversions")
-    conversions_then.parallel_wrapper_fn = parallel_wrapper_fn  # type: ignore[attr-defined]
+    wrap = partial(parallel_wrapper_fn, conversions.parallel_wrapper_fn)
+    conversions_then.parallel_wrapper_fn = wrap  # type: ignore[attr-defined]
     sys.modules["pettingzoo.utils.conversions"] = conversions_then
     namespace: dict[str, Any] = {"__name__": "ding_env"}
     exec(compile((folder / FILE).read_text(), FILE, "exec"), namespace)

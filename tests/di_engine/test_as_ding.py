@@ -43,8 +43,8 @@ def test_every_name_that_a_module_offers_exists() -> None:
 
 
 def test_unknown_name_is_one_error() -> None:
-    with pytest.raises(ImportError, match=r"^QMIXPolicy of ding.policy.qmix is not available in lightning_ding"):
-        exec("from ding.policy.qmix import QMIXPolicy")
+    with pytest.raises(ImportError, match=r"^IBCPolicy of ding.policy.ibc is not available in lightning_ding"):
+        exec("from ding.policy.ibc import IBCPolicy")
     with pytest.raises(ImportError, match=r"^np of ding.policy is not available"):
         exec("from ding.policy import np")
     with pytest.raises(ImportError, match=r"^ding.league is not available in lightning_ding, which has ding.bonus, "):
@@ -88,7 +88,7 @@ def without() -> None:
 
 
 @pytest.mark.usefixtures("without")
-@pytest.mark.parametrize("name", ["DQNPolicy", "QMIXPolicy"])
+@pytest.mark.parametrize("name", ["DQNPolicy", "IBCPolicy"])
 def test_config_file_finds_the_names_and_nothing_is_left_behind(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.py").write_text(TEXT.format(module="x", name=name))
     before = list(sys.meta_path)
@@ -96,7 +96,7 @@ def test_config_file_finds_the_names_and_nothing_is_left_behind(name: str, tmp_p
         _, create = read_file(tmp_path / "config.py", ("main_config", "create_config"))
         assert create["found"] == "lightning_ding.di_engine.policy"
     else:
-        with pytest.raises(ImportError, match=r"^QMIXPolicy of ding\.policy\.x is not available in lightning_ding"):
+        with pytest.raises(ImportError, match=r"^IBCPolicy of ding\.policy\.x is not available in lightning_ding"):
             read_file(tmp_path / "config.py", ("main_config", "create_config"))
     assert sys.meta_path == before
     assert not [one for one in sys.modules if one.partition(".")[0] == "ding"]

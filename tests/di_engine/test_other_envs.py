@@ -164,7 +164,7 @@ def test_env_that_does_not_run_here_is_named_when_all_else_is_translated(kind: s
     with pytest.raises(Missing, match=f"the env '{kind}' does not run here: .*pass that as env_setting"):
         translate((main, create))
     main["policy"]["model"] = {"noise": True}
-    with pytest.raises(ValueError, match=r"policy\.model\.noise must be False"):
+    with pytest.raises(ValueError, match=r"policy\.noisy_net must be True"):
         translate((main, create))
 
 

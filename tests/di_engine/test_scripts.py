@@ -21,6 +21,12 @@ from lightning_ding.di_engine.translate import translate
 from tests.di_engine.pairs import OFFLINE, env_of
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
+SHAPES: dict[str, dict[str, Any]] = {
+    "bdq": {"obs_shape": 4, "num_branches": 1, "action_bins_per_branch": 2},
+    "happo": {"agent_num": 2, "agent_obs_shape": 4, "global_obs_shape": 8, "action_shape": 2},
+    "pdqn": {"obs_shape": 4, "action_shape": {"action_type_shape": 3, "action_args_shape": 2}},
+}
+"""Shapes of the networks that need others than the size of an observation and the number of actions."""
 
 
 @pytest.fixture(autouse=True)
@@ -163,8 +169,7 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     cls = getattr(policy, name)
     continuous = env_of(family) == "pendulum"
     cfg = cls.default_config()
-    actions = {"num_branches": 1, "action_bins_per_branch": 2} if family == "bdq" else {"action_shape": 2}
-    cfg.model.update(obs_shape=4, **actions)
+    cfg.model.update(SHAPES.get(family, {"obs_shape": 4, "action_shape": 2}))
     if family == "ppo":
         cfg.model.action_space = "discrete"
     cfg.collect.setdefault("n_episode" if family == "pg" else "n_sample", 8)
