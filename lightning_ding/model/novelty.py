@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.mlp import MLP
@@ -99,5 +100,6 @@ class Novelty(nn.Module):
 
     def inverse_error(self, obs: Any, next_obs: Any, action: Tensor) -> Tensor:
         """Return the negative log-likelihood of actions, shape (B,), given the embeddings before and after them."""
-        pair = torch.cat([self.embedding(obs), self.embedding(next_obs)], 1)
+        before, after = self.embedding(nested.concatenate([obs, next_obs])).chunk(2)
+        pair = torch.cat([before, after], 1)
         return F.cross_entropy(self.inverse_model(pair), action.long(), reduction="none")

@@ -45,7 +45,7 @@ BY_BATCH = ("crossq", "ngu")  # statistics of the minibatch of a rank; a mean ov
 BY_SEQUENCE = ("last_obs", "is_expert", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
 EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *TEAMS, *WITHOUT_COLLECTING)
 TEAM: dict[str, Any] = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": 2}
-ROLLOUT_TEAMS, ACTOR_TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo"), ("maddpg", "masac")
+ROLLOUT_TEAMS, ACTOR_TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"), ("maddpg", "masac")
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),

@@ -65,7 +65,12 @@ CONFIGS: dict[str, Config] = {
     "r2d2": deep_merge(Q_LEARNING, {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None}}),
     "r2d3": deep_merge(
         Q_LEARNING,
-        {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None, "lambda1": 0.0}},
+        {
+            **SHORT,
+            "nstep": 1,
+            "burnin_step": 1,
+            "learn": {"target_theta": None, "lambda1": 0.0, "per_train_iter_k": 100},
+        },
     ),
     "ngu": deep_merge(
         Q_LEARNING,

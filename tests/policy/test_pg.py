@@ -80,7 +80,7 @@ def test_rollout_that_stops_before_an_end_is_refused() -> None:
 @pytest.mark.parametrize("return_norm", [True, False])
 def test_returns_of_a_minibatch_are_standardised_if_asked_for(return_norm: bool) -> None:
     policy = make_policy(discount_factor=0.5, learn={"return_norm": return_norm})
-    (batch,) = policy._minibatches({"return": torch.tensor([3.0, 4.0, 4.0, 16.0, 16.0])})
+    (batch,) = policy._minibatches({"obs": torch.zeros(5), "return": torch.tensor([3.0, 4.0, 4.0, 16.0, 16.0])})
     # mean 8.6, sum of squares 31.36 + 2 * 21.16 + 2 * 54.76 = 183.2, deviation sqrt(183.2 / 4)
     found = [(x - 8.6) / math.sqrt(45.8) for x in (3, 4, 4, 16, 16)] if return_norm else [3, 4, 4, 16, 16]
     assert sorted(batch["return"].tolist()) == pytest.approx(found, rel=1e-5)
