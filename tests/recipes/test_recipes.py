@@ -134,7 +134,8 @@ SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "tqc_lunarlander_continuous": {"random_collect_size": 300},
 }
 SCORE = re.compile(
-    r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)|share of 50 greedy episodes that reach their goal): "
+    r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)"
+    r"|share of 50 greedy episodes that reach their goal): "
     r"(-?\d+\.\d+)"
 )
 
