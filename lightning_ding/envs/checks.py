@@ -27,7 +27,6 @@ from lightning_ding.envs.answers import (
 )
 from lightning_ding.envs.state import unchanged_random_numbers
 from lightning_ding.registry import import_modules
-from lightning_ding.utils.teams import AGENT_REWARD, is_team
 
 SEED = 0
 RUNNING_STATISTICS = {
@@ -114,6 +113,8 @@ def check_no_own_rewards(env: Any, what: str) -> None:
     Raises:
         ValueError: Naming the option of the env that leaves them out.
     """
+    from lightning_ding.utils.teams import AGENT_REWARD, is_team
+
     space: Any = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
     if is_team(space) and AGENT_REWARD in space.spaces:
         env.close()

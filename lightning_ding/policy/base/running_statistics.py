@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from lightning_ding.rl import RunningMeanStd
 from lightning_ding.rl.running import Moments, moments
-from lightning_ding.utils.teams import AGENT_STATE, ALIVE, GLOBAL_STATE, is_team
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
@@ -82,12 +81,18 @@ def finite_moments(x: Tensor) -> Moments:
 
 def count_shape(space: spaces.Space[Any], path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the number of items: (N, 1) for what the N agents of a team see, which may leave early."""
-    counts_agents = path == (AGENT_STATE,) and is_team(space) and ALIVE in cast(spaces.Dict, space).spaces
+    if not isinstance(space, spaces.Dict):
+        return ()
+    from lightning_ding.utils.teams import AGENT_STATE, ALIVE, is_team
+
+    counts_agents = path == (AGENT_STATE,) and is_team(space) and ALIVE in space.spaces
     return (shape[0], 1) if counts_agents else ()
 
 
 def only_alive(obs: Any, path: tuple[str, ...]) -> Any:
     """Return observations in which agents that have left see zeros in the entry that some keys lead to."""
+    from lightning_ding.utils.teams import ALIVE
+
     return {**obs, path[0]: obs[path[0]] * obs[ALIVE].unsqueeze(-1)}
 
 
@@ -101,6 +106,8 @@ def moments_of_agents(x: Tensor, obs: Any) -> Moments:
     Returns:
         Count (N, 1), mean and m2 (N, D), in double precision; the mean of no items is 0.
     """
+    from lightning_ding.utils.teams import ALIVE
+
     x = x.double()
     counted = (obs[ALIVE].bool() & x.isfinite().all(-1)).unsqueeze(-1)
     count = counted.sum(0, dtype=x.dtype)
@@ -111,8 +118,11 @@ def moments_of_agents(x: Tensor, obs: Any) -> Moments:
 
 def float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
     """Return the shapes of what can be normalised in a space, by the keys that lead there."""
-    if is_team(space) and isinstance(space, spaces.Dict):
-        space = spaces.Dict({name: space[name] for name in (AGENT_STATE, GLOBAL_STATE) if name in space.spaces})
+    if isinstance(space, spaces.Dict):
+        from lightning_ding.utils.teams import AGENT_STATE, GLOBAL_STATE, is_team
+
+        if is_team(space):
+            space = spaces.Dict({name: space[name] for name in (AGENT_STATE, GLOBAL_STATE) if name in space.spaces})
     if isinstance(space, spaces.Tuple):
         space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
     if isinstance(space, spaces.Dict):
