@@ -97,7 +97,7 @@ def use_noise(case: str, policy: Any) -> None:
     elif case == "sac":
         policy._noise = lambda shape: noise
     elif case == "rainbow":  # DI-engine draws another noise for choosing the next action; the script keeps the first
-        policy._reset_noise = lambda model: None
+        policy._reset_noise = lambda *models: None
         for name, network in {"model": policy.model, "target": policy.target_model}.items():
             layers = [*network.advantage.layers, *network.value.layers]
             for layer, drawn in zip(layers, part(case, f"noise/{name}").values(), strict=True):
