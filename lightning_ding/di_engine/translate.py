@@ -161,6 +161,21 @@ def _run(
     require(replays or not is_sqil, "create_config.policy.type", "one that learns from replay, for SQIL", policy)
     if is_offline:
         _check_without_steps(main, create, kind, max_env_step, "which learns from the rewards of its data set")
+    return _run_of((policy, policy_class, family), main, create, envs, data, max_train_iter, max_env_step, is_sqil)
+
+
+def _run_of(
+    found: tuple[str, type[Policy[Any]], str],
+    main: Config,
+    create: Config,
+    envs: TranslatedEnvs,
+    data: Config,
+    max_train_iter: int,
+    max_env_step: int,
+    is_sqil: bool,
+) -> Run:
+    """Return the run of a pair whose policy was found: its name, its class and its family; see :func:`_run`."""
+    policy, policy_class, family = found
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
     expert = {name: keys.pop(name, None) for name in EXPERT_KEYS} if is_sqil else {}
@@ -189,7 +204,7 @@ def _run(
     }
     envs = with_frames(envs, config["eval"]["evaluator"])
     cfg = {**cfg, "seed": main.get("seed", data["seed"])}
-    if is_offline:
+    if policy_class.trains_on == "dataset":
         return data_set_run(described, cfg, given, envs, data["seed"], max_train_iter, notes)
     demonstrations = demonstrations_of(keys, family) if family in ("dqfd", "r2d3") else {}
     if is_sqil:

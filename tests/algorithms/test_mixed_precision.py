@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
-from lightning_ding.policy import COMAPolicy, Policy, create_policy
+from lightning_ding.policy import Policy, create_policy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms import half_batches_script
@@ -91,8 +91,6 @@ def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
     if policy.on_policy:
         sequences = rl.time_major(data["env_id"], data["episode_id"])
         learned = policy._learning_data(dict(data), sequences)
-        if isinstance(policy, COMAPolicy):  # its actors learn from what the critic has learned
-            return [policy.loss_of_critic(learned)]
         return [policy.loss(next(policy._minibatches(learned)) if "is_first" in data else learned)]
     prepared = policy.prepare(data) if hasattr(policy, "prepare") else data
     if hasattr(policy, "critic_loss"):

@@ -47,8 +47,8 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
 
     An agent that its env terminates is not ``alive`` from that step on: it sees zeros, and its action is ignored. The
     episode ends when no agent is left. It is truncated if an agent was truncated in its last step: those agents stay
-    alive in the last observation, whose values count. An agent that is truncated while others go on has left as a
-    terminated one has. At the end of an episode, the info has the return of each agent as ``return_<agent>``.
+    alive in the last observation, whose values count. At the end of an episode, the info has the return of each agent
+    as ``return_<agent>``.
 
     Args:
         game: Module of a parallel game, such as ``"mpe2.simple_spread_v3"``, or a class or function that makes a
@@ -58,6 +58,8 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
             otherwise all learn from that of the team.
         global_state: ``"env"`` for the env's ``state()``, ``"joined"`` for the observations of all agents side by side,
             ``"none"`` for none. None means ``"env"`` for an env that has a state, and otherwise ``"none"``.
+        lone_truncation: What happens if an agent is truncated before the last step of its episode, where its value
+            cannot be bootstrapped: ``"error"`` raises, ``"leave"`` treats it as terminated.
         kwargs: Arguments of the game, such as ``N`` and ``max_cycles``, and ``render_mode``.
 
     Raises:
@@ -92,8 +94,11 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
         team_reward: TeamReward = "sum",
         individual_rewards: bool = True,
         global_state: GlobalState | None = None,
+        lone_truncation: Literal["error", "leave"] = "error",
         **kwargs: Any,
     ) -> None:
+        require(lone_truncation in ("error", "leave"), "lone_truncation", '"error" or "leave"', lone_truncation)
+        self._may_leave_alone = lone_truncation == "leave"
         known = (None, "env", "joined", "none")
         require(global_state in known, "global_state", '"env", "joined", "none" or None', global_state)
         check_team_reward(team_reward)
@@ -154,6 +159,11 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
         left = np.array([agent in now for agent in self.agents]) & ~terminated & ~truncated
         cut = self._alive & truncated & ~terminated
         is_over = not left.any()
+        if cut.any() and not (is_over or self._may_leave_alone):
+            raise ValueError(
+                f"{self.agents[cut.argmax()]} was truncated while other agents continue, so its value cannot be "
+                'bootstrapped; env_kwargs={"lone_truncation": "leave"} treats it as terminated'
+            )
         self._alive, self._returns = left, self._returns + rewards
         info = _info_of(infos) | (returns_of_agents(self.agents, self._returns) if is_over else {})
         obs = self._obs(observations, infos, cut if is_over else left, rewards)

@@ -26,7 +26,7 @@ TensorObs = dict[str, Tensor]
 class VmasTeam:
     """N envs of a scenario of VMAS as tensors, each the env of one team; the id ``vmas:balance`` makes them.
 
-    Each batch of envs has random numbers of its own, unlike those of VMAS, which all share one stream. The info of a
+    Each batch of envs has a separate stream of random numbers; in VMAS all batches share one. The info of a
     step has the return of each agent so far as ``return_<agent>``, and ``final_obs``.
 
     Args:

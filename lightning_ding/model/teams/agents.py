@@ -152,7 +152,7 @@ class AgentEncoder(nn.Module):
             Features, shape (T, B, N, H), and the state, shape (B, S).
         """
         assert self.core is not None
-        features = self(seen).flatten(1, 2)  # an agent is a sequence of its own, (T, B N, H)
+        features = self(seen).flatten(1, 2)  # each agent is a separate sequence, (T, B N, H)
         every = None if starts is None else starts.repeat_interleave(self.agent_num, 1)
         output, after = self.core(features, state.reshape(-1, self.core.state_size), every)
         return output.unflatten(1, (-1, self.agent_num)), after.reshape(-1, self.state_size)
@@ -160,3 +160,15 @@ class AgentEncoder(nn.Module):
     def first_state(self, batch_size: int) -> Tensor:
         """Return the state of all agents at the start of an episode, zeros of shape (B, S)."""
         return self.ids.new_zeros(batch_size, self.state_size)
+
+
+def one_hot(action: Tensor, number: int) -> Tensor:
+    """Return one-hot vectors, floats of shape (..., A), of actions, integers of shape (...), counted from 0.
+
+    Unlike torch's function it looks at no values, so that it can be compiled and exported.
+
+    Args:
+        action: Actions.
+        number: Number of actions A, >= 1.
+    """
+    return (action.unsqueeze(-1) == torch.arange(number, device=action.device)).float()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.teams.agents import one_hot
 from lightning_ding.model.teams.team_vac import TeamVAC
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import action_counts, alive
@@ -63,8 +64,3 @@ class COMA(TeamVAC):
         taken = one_hot(action, self.action_size).to(seen.dtype) * alive(obs).unsqueeze(-1)  # (..., N, A)
         of_others = (self.others.to(seen).unsqueeze(-1) * taken.unsqueeze(-3)).flatten(-2)  # (..., N, N A)
         return {"q_value": full_precision(self.critic(self.critic_encoder(torch.cat([seen, of_others], -1))))}
-
-
-def one_hot(action: Tensor, number: int) -> Tensor:
-    """Return whether each of a number of actions was taken, shape (..., A); unlike torch's it looks at no values."""
-    return action.unsqueeze(-1) == torch.arange(number, device=action.device)

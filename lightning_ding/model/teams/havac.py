@@ -39,7 +39,7 @@ class AgentActor(nn.Module):
 
 @MODEL_REGISTRY.register("havac")
 class HAVAC(TeamVAC):
-    """A :class:`TeamVAC` whose actors have parameters of their own, so that each can have its own optimizer.
+    """A :class:`TeamVAC` whose actors have separate parameters, so that each can have an optimizer.
 
     The arguments are those of :class:`TeamVAC`; ``parameter_sharing`` and ``agent_id`` are those of the critics.
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing
-from lightning_ding.model.teams.coma import one_hot
+from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing, one_hot
 from lightning_ding.model.teams.team_vac import AgentHead, OutputLayer, init_agents_orthogonally, last_layer
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE, action_counts, alive

@@ -56,7 +56,7 @@ class TeamCritics(nn.Module):
         outputs: Values of an agent: 1, or one for each of its actions.
         number: Critics E of each agent, >= 1.
         parameter_sharing: Which agents share their critics, see :func:`groups_of`.
-        agent_id: Whether agents that share critics are told apart by a one-hot vector.
+        agent_id: Whether agents that share critics get their number as a one-hot vector.
         hidden_sizes: Widths of the hidden layers.
         activation: Activation of the hidden layers.
         layer_norm: Apply layer normalisation before each activation.
@@ -126,7 +126,7 @@ class TeamQAC(nn.Module):
             agent sees and its own action, ``state`` these and the global state.
         twin_critic: Use two critics for each agent instead of one.
         parameter_sharing: Which agents share their actor and critics, see :func:`groups_of`.
-        agent_id: Whether agents that share networks are told apart by a one-hot vector.
+        agent_id: Whether agents that share networks get their number as a one-hot vector.
         encoder_hidden_size_list: Widths of the hidden layers of actors; None means 64, 64.
         critic_hidden_size_list: Widths of the hidden layers of critics; None means those of actors.
         activation: Activation after each hidden layer.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
+from lightning_ding.model.teams.agents import one_hot
 from lightning_ding.policy.base.action_bounds import ActionBounds
 from lightning_ding.policy.qac import ActorCriticBatch, QACConfigT, QACPolicy
 from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamModelConfig, team_section
@@ -210,12 +211,6 @@ def living_mean(value: Tensor, living: Tensor, axis: int | None = None) -> Tenso
     if axis is None:
         return (value * living).sum() / living.sum().clamp(min=1)
     return (value * living).sum(axis) / living.sum(axis).clamp(min=1)
-
-
-def one_hot(action: Tensor, count: int) -> Tensor:
-    """Return one-hot vectors, floats of shape (..., A), of actions, integers of shape (...); it can be compiled."""
-    none = torch.zeros(*action.shape, count, device=action.device)
-    return none.scatter(-1, action.unsqueeze(-1), 1.0)
 
 
 def gumbel(uniform: Tensor) -> Tensor:

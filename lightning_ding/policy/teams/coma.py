@@ -209,6 +209,10 @@ class COMAPolicy(TeamActorCriticPolicy):
         (log_prob, advantage), weight = of_living(batch["obs"], log_prob, batch["advantage"])
         return rl.policy_gradient_loss(log_prob, advantage) * weight, {}
 
+    def loss(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of the actors on a minibatch with ``advantage``, or else of the critic, and its metrics."""
+        return self.loss_of_actor(batch) if "advantage" in batch else self.loss_of_critic(batch)
+
     def loss_of_critic(self, batch: RolloutBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return half the squared errors of the values of the actions taken, and the metrics."""
         q = self._corrected(self.model.compute_critic(batch["obs"], batch["action"])["q_value"])

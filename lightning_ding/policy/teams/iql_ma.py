@@ -1,10 +1,10 @@
-"""Independent Q-learning: each agent of a team learns the values of its own actions from its own rewards.
+"""Independent Q-learning: each agent of a team learns the values of its actions from its rewards.
 
 Papers: Tan 1993, "Multi-agent reinforcement learning: independent vs. cooperative agents"; with deep networks Tampuu et
 al. 2015 (https://arxiv.org/abs/1511.08779).
 
 Where this differs: agents share their weights unless ``model.parameter_sharing`` is false; double Q-learning, and a
-target that follows softly. An agent without a reward of its own learns from that of the team.
+target that follows softly. If the env has no rewards of single agents, all learn from that of the team.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Gumbel-max trick; their gradient is that of the softmax (straight-through; Jang 
 https://arxiv.org/abs/1611.01144), and a penalty keeps the logits small, as in the authors' code. Twin critics, smoothed
 target actions and a delay make it MATD3 (Ackermann et al. 2019, https://arxiv.org/abs/1910.01465).
 
-Where this differs: agents share one actor and one critic by default, and are told apart by their number; targets are
+Where this differs: agents share one actor and one critic by default, and get their number as input; targets are
 those of all agents' current target actors, no approximated policies of others and no ensembles of policies. Discrete
 actions are samples in the env and for the critics, where the authors' code has soft vectors. Agents that have left the
 episode have the value 0. With ``model.critic_input: local`` agents learn independently, each as in DDPG. The
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.config import require
+from lightning_ding.model.teams.agents import one_hot
 from lightning_ding.model.teams.team_qac import with_own
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.ddpg import LOGIT_PENALTY, DDPGConfig, DDPGPolicy
@@ -33,7 +34,6 @@ from lightning_ding.policy.teams.actor_critic import (
     TeamQACPolicy,
     gumbel,
     living_mean,
-    one_hot,
 )
 from lightning_ding.registry import POLICY_REGISTRY
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
+from lightning_ding.model.teams.agents import one_hot
 from lightning_ding.model.teams.team_qac import with_own
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.discrete_sac import ENTROPY_SHARE, DiscreteSACOtherConfig
@@ -36,7 +37,6 @@ from lightning_ding.policy.teams.actor_critic import (
     gumbel,
     living_mean,
     living_weight,
-    one_hot,
 )
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.teams import legal_actions

@@ -115,6 +115,7 @@ def test_global_state_is_that_of_the_env_or_all_observations_or_none() -> None:
     ("option", "message"),
     [
         ({"team_reward": "max"}, 'team_reward must be "sum" or "mean", got \'max\''),
+        ({"lone_truncation": "cut"}, 'lone_truncation must be "error" or "leave", got \'cut\''),
         ({"global_state": "own"}, 'global_state must be "env", "joined", "none" or None, got \'own\''),
     ],
 )
@@ -172,6 +173,15 @@ def test_agents_that_terminate_in_the_step_that_truncates_others_have_no_value()
     *_, last = play(team(leaves={"a": 4}), 4)  # a is truncated too
     assert last[2:4] == (False, True)
     assert last[0]["alive"].tolist() == [0, 1, 1]
+
+
+def test_agent_that_is_truncated_alone_is_an_error_or_leaves() -> None:
+    cuts = {"b": 2, "a": 4, "c": 4}
+    with pytest.raises(ValueError, match=r"b was truncated while other agents continue.*lone_truncation"):
+        play(team(cuts=cuts), 2)
+    _, second, _, last = play(team(cuts=cuts, lone_truncation="leave"), 4)
+    assert (second[0]["alive"].tolist(), second[2:4]) == ([1, 0, 1], (False, False))
+    assert (last[0]["alive"].tolist(), last[2:4]) == ([1, 0, 1], (False, True))
 
 
 def test_info_has_the_return_of_each_agent_at_the_end() -> None:
