@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -33,7 +33,7 @@ from lightning_ding.model.layers import InEvalMode
 from lightning_ding.model.novelty import PREVIOUS
 from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
-from lightning_ding.policy.base.recurrent import EnvStates
+from lightning_ding.policy.base.recurrent import EnvStates, RecurrentSelector
 from lightning_ding.policy.r2d2 import R2D2Batch, R2D2Config, R2D2LearnConfig, R2D2ModelConfig, R2D2Policy
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
@@ -188,7 +188,7 @@ class NGUPolicy(R2D2Policy):
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return what R2D2 returns, and the numbers of the envs."""
         output = super()._forward_collect(obs, eps=eps)
-        ids = getattr(self._action_selector, "env_ids")  # noqa: B009 - of RecurrentSelector
+        ids = cast(RecurrentSelector, self._action_selector).env_ids
         return {**output, ENV: torch.arange(len(output[IS_FIRST])) if ids is None else torch.tensor(ids)}
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
 
     An agent that its env terminates is not ``alive`` from that step on: it sees zeros, and its action is ignored. The
     episode ends when no agent is left. It is truncated if an agent was truncated in its last step: those agents stay
-    alive in the last observation, whose values count. At the end of an episode, the info has the return of each agent
+    alive in the last observation, whose values count. Otherwise it is terminated, and the agents of the last step see
+    their last observations, if the env gives them. At the end of an episode, the info has the return of each agent
     as ``return_<agent>``.
 
     Args:
@@ -164,9 +165,12 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
                 f"{self.agents[cut.argmax()]} was truncated while other agents continue, so its value cannot be "
                 'bootstrapped; env_kwargs={"lone_truncation": "leave"} treats it as terminated'
             )
+        shown = left
+        if is_over:  # those whose last observation is that of a truncation, or of the termination of all
+            shown = cut if cut.any() else self._alive & [agent in observations for agent in self.agents]
         self._alive, self._returns = left, self._returns + rewards
         info = _info_of(infos) | (returns_of_agents(self.agents, self._returns) if is_over else {})
-        obs = self._obs(observations, infos, cut if is_over else left, rewards)
+        obs = self._obs(observations, infos, shown, rewards)
         is_cut = is_over and bool(cut.any())
         return obs, team_reward(rewards, self._how), is_over and not is_cut, is_cut, info
 
