@@ -209,7 +209,7 @@ PROOFS = {
     "gail_cartpole": Proof("gail", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "guided_cost_cartpole": Proof("guided_cost", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "red_cartpole": Proof("red", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
-    "trex_cartpole": Proof("trex", "CartPole-v1", 200_000, 450, expert="cartpole_random"),
+    "trex_cartpole": Proof("trex", "CartPole-v1", 50_000, 450, expert="cartpole_random"),
     "drex_cartpole": Proof("drex", "CartPole-v1", 200_000, 450, expert="cartpole_noisy"),
     "her_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9),
     "dqn_bitflip": Proof("her", BIT_FLIP, 100_000, 0.1, NO_HINDSIGHT, is_ceiling=True),
