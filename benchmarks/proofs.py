@@ -169,6 +169,7 @@ PROOFS = {
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
     "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
+    "ppg_offpolicy_cartpole": Proof("ppg_offpolicy", "CartPole-v1", 100_000, 450),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
     "acer_cartpole": Proof("acer", "CartPole-v1", 100_000, 450),

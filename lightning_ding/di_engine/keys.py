@@ -296,6 +296,28 @@ _PPO_OFFPOLICY: dict[str, Key] = {
     "nstep": to("nstep", needs=lambda cfg: cfg.get("nstep_return", False), why="nstep_return is False"),
     "learn.weight_decay": to("learn.optimizer.weight_decay"),
 }
+_BUFFERS = "other.replay_buffer."
+_NOT_OF_PPG_OFFPOLICY = (*_NOT_OF_PPG, "nstep", "learn.value_norm", "learn.weight_decay", f"{_BUFFERS}replay_buffer_size")
+_PPG_OFFPOLICY: dict[str, Key] = {
+    **{path: key for path, key in _PPO_OFFPOLICY.items() if path not in _NOT_OF_PPG_OFFPOLICY},
+    **{
+        path: _PPG[path]
+        for path in ("learn.grad_clip_type", "learn.grad_clip_value", "learn.clip_ratio", "model.share_encoder")
+    },
+    **same("learn.value_weight", "learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
+    **{
+        f"{_BUFFERS}policy.{name}": BUFFER[f"{_BUFFERS}{name}"]
+        for name in ("replay_buffer_size", "max_use", "max_staleness")
+    },
+    **{
+        f"{_BUFFERS}value.{name}": Key(needs=lambda _: False, why="the critic learns from the actor's buffer")
+        for name in ("replay_buffer_size", "max_use", "max_staleness")
+    },
+    **dict.fromkeys(
+        (f"{_BUFFERS}policy.type", f"{_BUFFERS}value.type", f"{_BUFFERS}multi_buffer"),
+        replaced("one buffer of the actor and the critic"),
+    ),
+}
 
 
 def _unrolls(path: str) -> Key:
@@ -390,6 +412,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "ppo": _PPO,
     "ppg": _PPG,
     "ppo_offpolicy": _PPO_OFFPOLICY,
+    "ppg_offpolicy": _PPG_OFFPOLICY,
     "impala": _IMPALA,
     "acer": _ACER,
     "pg": _PG,
@@ -443,6 +466,7 @@ HOME_OF_GAMMA = {
     "ppo": "collect.discount_factor",
     "ppg": "collect.discount_factor",
     "ppo_offpolicy": "collect.discount_factor",
+    "ppg_offpolicy": "collect.discount_factor",
     "acer": "learn.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",

@@ -224,7 +224,8 @@ def is_prioritised(cfg: Cfg) -> bool:
 
 def _buffer_limits(cfg: Cfg) -> bool:
     """Return whether a buffer limits the use, the age or the rate of its transitions."""
-    limits = [_limit(cfg.get(name)) for name in (f"{_BUFFER}max_use", f"{_BUFFER}max_staleness", f"{_RATE}max")]
+    names = [f"{path}{name}" for path in (_BUFFER, f"{_BUFFER}policy.") for name in ("max_use", "max_staleness")]
+    limits = [_limit(cfg.get(name)) for name in (*names, f"{_RATE}max")]
     return any(one is not None for one in limits) or cfg.get(f"{_RATE}min", 0) > 0
 
 

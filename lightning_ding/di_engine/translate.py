@@ -187,7 +187,7 @@ def _run_of(
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     rewards = {**main.get("reward_model", {}), **create.get("reward_model", {})}.get("type")
     late = f"None with {family}, which computes advantages when data are collected"
-    require(rewards is None or family != "ppo_offpolicy", "reward_model.type", late, rewards)
+    require(rewards is None or family not in ("ppo_offpolicy", "ppg_offpolicy"), "reward_model.type", late, rewards)
     config = deep_merge(config, translate_reward_model(main, create, notes))
     theirs, here = per_round(keys, family)
     has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates

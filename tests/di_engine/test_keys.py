@@ -130,7 +130,7 @@ def ours_default(name: str, kind: str) -> bool:
     true |= {
         "recompute_adv": True,
         "learn.ppo_param_init": True,
-        "learn.value_norm": kind != "ppg",
+        "learn.value_norm": "ppg" not in kind,
         "bp_update_sync": True,
     }
     return bool(true.get(name, False))

@@ -46,6 +46,7 @@ CARTPOLE = {
     "ppo": 475,
     "ppg": 475,
     "ppo_offpolicy": 450,
+    "ppg_offpolicy": 450,
     "impala": 450,
     "acer": 450,
     "pqn": 475,
