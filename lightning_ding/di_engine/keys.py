@@ -29,6 +29,7 @@ from lightning_ding.di_engine.q_learning_keys import (
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
     COMMON,
+    COUNTED,
     EVAL_FREQ,
     NETWORK,
     REPLAY,
@@ -161,17 +162,9 @@ _DISCRETE_SAC: dict[str, Key] = {
 
 _NO_REPLAY = "there is no replay"
 _UNIFORM = "minibatches are drawn uniformly"
-_WHOLE_EPISODES = "the collector takes collect.n_episode"
 ON_POLICY: dict[str, Key] = {
     **COMMON,
-    "collect.n_sample": to(
-        "collect.n_sample", needs=lambda cfg: cfg["collect.collector.type"] == "sample", why=_WHOLE_EPISODES
-    ),
-    "collect.n_episode": to(
-        "collect.n_episode",
-        needs=lambda cfg: cfg["collect.collector.type"] == "episode",
-        why="the collector takes collect.n_sample",
-    ),
+    **COUNTED,
     "collect.discount_factor": to("discount_factor"),
     "action_space": to("model.action_space"),
     **dict.fromkeys(("priority", "priority_IS_weight"), Key(needs=lambda _: False, why=_NO_REPLAY)),
@@ -267,8 +260,7 @@ _REPLAYED: dict[str, Key] = {
     **_ACTOR_CRITIC,
     **{path: key for path, key in BUFFER.items() if "priority" not in path},
     **same("learn.update_per_collect", "learn.value_weight"),
-    "collect.n_sample": to("collect.n_sample"),
-    "collect.n_episode": only(None, why="learning from replay collects collect.n_sample transitions"),
+    **COUNTED,
     "priority": only(False, why=_UNIFORM),
     "priority_IS_weight": only(False, why=_UNIFORM),
     EVAL_FREQ: eval_freq_key("dqn"),

@@ -20,11 +20,25 @@ from typing import Any, ClassVar, cast
 import torch
 
 from lightning_ding import nested
+from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.ppg import ROLLOUTS, AuxiliaryLearnConfig, PPGModelConfig, PPGPolicy
+from lightning_ding.policy.on_policy_options import ActorCriticModelConfig
+from lightning_ding.policy.ppg import ROLLOUTS, AuxiliaryLearnConfig, PPGPolicy
 from lightning_ding.policy.ppo_offpolicy import PPOOffConfig, PPOOffLearnConfig, PPOOffPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPGOffModelConfig(ActorCriticModelConfig):
+    """The network, whose actor and critic are separate."""
+
+    share_encoder: bool = False
+    """Must be false: the auxiliary phase brings values into the actor's features."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(not self.share_encoder, "model.share_encoder", "False with ppg_offpolicy", self.share_encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +54,7 @@ class PPGOffConfig(PPOOffConfig):
     """Everything that can be set of PPG from replay."""
 
     kind: ClassVar[str] = "ppg_offpolicy"
-    model: PPGModelConfig = field(default_factory=PPGModelConfig)
+    model: PPGOffModelConfig = field(default_factory=PPGOffModelConfig)
     """The network."""
     learn: PPGOffLearnConfig = field(default_factory=PPGOffLearnConfig)
     """Options for updates."""

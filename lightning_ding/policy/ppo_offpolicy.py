@@ -53,8 +53,8 @@ class PPOOffLearnConfig(ReplayedLearnConfig, ClippedSurrogateLearnConfig):
 class PPOOffCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 128
-    """Transitions of a round on each rank, >= 1; advantages reach as far as the round."""
+    n_sample: int | None = 128
+    """Transitions of a round on each rank, >= 1; None with n_episode; advantages reach as far as the round."""
     gae_lambda: float = 0.95
     """Bias-variance mix of the advantages, in [0, 1]."""
 
