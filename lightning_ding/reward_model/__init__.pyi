@@ -5,6 +5,7 @@ from .gail import GAILConfig as GAILConfig, GAILRewardModel as GAILRewardModel
 from .guided_cost import GuidedCostConfig as GuidedCostConfig, GuidedCostRewardModel as GuidedCostRewardModel
 from .icm import ICMConfig as ICMConfig, ICMRewardModel as ICMRewardModel
 from .intrinsic import IntrinsicConfig as IntrinsicConfig, IntrinsicRewardModel as IntrinsicRewardModel
+from .pdeil import PDEILConfig as PDEILConfig, PDEILRewardModel as PDEILRewardModel
 from .preference import PreferenceConfig as PreferenceConfig, PreferenceRewardModel as PreferenceRewardModel
 from .red import REDConfig as REDConfig, REDRewardModel as REDRewardModel
 from .rnd import RNDConfig as RNDConfig, RNDRewardModel as RNDRewardModel

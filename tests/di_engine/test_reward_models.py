@@ -42,6 +42,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {  # a value of each key, and ours
     "num_trajs_per_bin": (3, 3),
     "sample_size": (12, 12),
     "sigma": (2, 2.0),
+    "alpha": (0.25, 0.25),
     "expert_data_path": ("other.npz", "other.npz"),
 }
 OF_KIND: dict[tuple[str, str], Any] = {
