@@ -210,6 +210,7 @@ PROOFS = {
     "gail_cartpole": Proof("gail", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "guided_cost_cartpole": Proof("guided_cost", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "pdeil_cartpole": Proof("pdeil", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "pwil_cartpole": Proof("pwil", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "red_cartpole": Proof("red", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "trex_cartpole": Proof("trex", "CartPole-v1", 200_000, 450, expert="cartpole_random"),
     "drex_cartpole": Proof("drex", "CartPole-v1", 200_000, 450, expert="cartpole_noisy"),

@@ -250,8 +250,9 @@ class ReplayDataModule(CollectingDataModule):
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
-        if self._policy.learner.rewards is not None:
-            self._policy.learner.rewards.collect_data(self._policy.normaliser.tensors(collected))
+        if (rewards := self._policy.learner.rewards) is not None:
+            own = rewards.collect_data(self._policy.normaliser.tensors(collected))
+            collected = collected if own is None else {**collected, "reward": own}
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_ding.di_engine.offline_keys import BC, BCQ, cql_keys, edac_keys, from_data, iql_keys
+from lightning_ding.di_engine.ppg_keys import ppg_keys, ppg_offpolicy_keys
 from lightning_ding.di_engine.q_learning_keys import (
     BDQ,
     CATEGORICAL,
@@ -240,22 +241,6 @@ _PPO: dict[str, Key] = {
     "nstep_return": only(False, why="advantages are generalised advantages"),
     EVAL_FREQ: eval_freq_key("ppo"),
 }
-_NO_CLIP = Key(needs=lambda _: False, why="DI-engine's PPG does not clip gradients")
-_NOT_OF_PPG = (
-    "recompute_adv",
-    "nstep_return",
-    "learn.epoch_per_collect",
-    "learn.ppo_param_init",
-    "model.share_encoder",
-)
-_PPG: dict[str, Key] = {
-    **{path: key for path, key in _PPO.items() if path not in _NOT_OF_PPG and "lr_scheduler" not in path},
-    **dict.fromkeys(("learn.grad_clip_type", "learn.grad_clip_value"), _NO_CLIP),
-    **dict.fromkeys(("learn.actor_epoch_per_collect", "learn.critic_epoch_per_collect"), to("learn.epoch_per_collect")),
-    **same("learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
-    "model.share_encoder": only(True, why="the actor's second value head always has its encoder"),
-    EVAL_FREQ: eval_freq_key("ppg"),
-}
 _REPLAYED: dict[str, Key] = {
     **_ACTOR_CRITIC,
     **{path: key for path, key in BUFFER.items() if "priority" not in path},
@@ -287,28 +272,6 @@ _PPO_OFFPOLICY: dict[str, Key] = {
     **same("learn.ppo_param_init", "learn.value_norm"),
     "nstep": to("nstep", needs=lambda cfg: cfg.get("nstep_return", False), why="nstep_return is False"),
     "learn.weight_decay": to("learn.optimizer.weight_decay"),
-}
-_BUFFERS = "other.replay_buffer."
-_NOT_OF_PPG_OFFPOLICY = (*_NOT_OF_PPG, "nstep", "learn.value_norm", "learn.weight_decay", f"{_BUFFERS}replay_buffer_size")
-_PPG_OFFPOLICY: dict[str, Key] = {
-    **{path: key for path, key in _PPO_OFFPOLICY.items() if path not in _NOT_OF_PPG_OFFPOLICY},
-    **{
-        path: _PPG[path]
-        for path in ("learn.grad_clip_type", "learn.grad_clip_value", "learn.clip_ratio", "model.share_encoder")
-    },
-    **same("learn.value_weight", "learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
-    **{
-        f"{_BUFFERS}policy.{name}": BUFFER[f"{_BUFFERS}{name}"]
-        for name in ("replay_buffer_size", "max_use", "max_staleness")
-    },
-    **{
-        f"{_BUFFERS}value.{name}": Key(needs=lambda _: False, why="the critic learns from the actor's buffer")
-        for name in ("replay_buffer_size", "max_use", "max_staleness")
-    },
-    **dict.fromkeys(
-        (f"{_BUFFERS}policy.type", f"{_BUFFERS}value.type", f"{_BUFFERS}multi_buffer"),
-        replaced("one buffer of the actor and the critic"),
-    ),
 }
 
 
@@ -402,9 +365,9 @@ KEYS: dict[str, dict[str, Key]] = {
     "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
     "ppo": _PPO,
-    "ppg": _PPG,
+    "ppg": ppg_keys(_PPO),
     "ppo_offpolicy": _PPO_OFFPOLICY,
-    "ppg_offpolicy": _PPG_OFFPOLICY,
+    "ppg_offpolicy": ppg_offpolicy_keys(_PPO, _PPO_OFFPOLICY),
     "impala": _IMPALA,
     "acer": _ACER,
     "pg": _PG,

@@ -117,6 +117,16 @@ KEYS: dict[str, dict[str, Key]] = {
         "expert_data_path": to("reward_model.data_path"),
         "discrete_action": replaced(_SPACES),
     },
+    "pwil": {
+        "type": to("reward_model.type"),
+        "alpha": to("reward_model.alpha", convert=float),
+        "beta": to("reward_model.beta", convert=float),
+        "horizon": to("reward_model.horizon"),
+        "sample_size": to("reward_model.collect_count"),
+        "expert_data_path": to("reward_model.data_path"),
+        **dict.fromkeys(("s_size", "a_size"), replaced(_SPACES)),
+        "clear_buffer_per_iters": Key(needs=lambda _: False, why="a step gets its reward when it is collected"),
+    },
 }
 """Keys of each reward model of DI-engine that exists here."""
 _LAYERS: Config = {"hidden_size_list": [64, 64, 128]}
@@ -140,6 +150,7 @@ DEFAULTS: dict[str, Config] = {
     "guided_cost": {**_EVERY, "hidden_size": 128},
     "red": {**_EVERY, "hidden_size": 128, "sample_size": 1000, "sigma": 0.5},
     "pdeil": {"alpha": 0.5},
+    "pwil": {"alpha": 5, "beta": 5, "sample_size": 1000},
 }
 DEFAULTS["icm"]["clear_buffer_per_iters"] = 100
 WITHOUT_KEY: dict[str, Config] = {
@@ -151,9 +162,10 @@ WITHOUT_KEY: dict[str, Config] = {
     "guided_cost": {},
     "red": {},
     "pdeil": {},
+    "pwil": {},
 }
 """Settings that DI-engine has no key for."""
-OTHERS = "pwil", "rnd-ngu", "episodic"
+OTHERS = "rnd-ngu", "episodic"
 _TRAJECTORIES = "or let the checkpoints of expert_model_path play: -m preference_based_irl, or trex_collecting_data"
 _GUIDE = "or let the expert play with the network in collect.model_path: -m guided_cost"
 _RED = "which lightning-ding collect writes"
@@ -164,6 +176,7 @@ DATA: dict[str, tuple[str, str]] = {
     "guided_cost": ("data_path", _GUIDE),
     "red": ("expert_data_path", _RED),
     "pdeil": ("expert_data_path", _RED),
+    "pwil": ("expert_data_path", _RED),
 }
 """The key of the data set of a reward model that has one, and how to make the data set."""
 

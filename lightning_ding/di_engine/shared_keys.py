@@ -321,9 +321,7 @@ def _of_hindsight(value: Any, cfg: Cfg) -> Ours:
 
 _HINDSIGHT: dict[str, Key] = {
     f"{_HER}her_strategy": Key(_of_hindsight),
-    **dict.fromkeys(
-        (f"{_HER}her_replay_k", f"{_HER}episode_size", f"{_HER}sample_per_episode"), replaced(_BY_EPISODE)
-    ),
+    **dict.fromkeys((f"{_HER}her_replay_k", f"{_HER}episode_size", f"{_HER}sample_per_episode"), replaced(_BY_EPISODE)),
 }
 
 _NAIVE = "the buffer of this config ignores priorities"

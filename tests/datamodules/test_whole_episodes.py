@@ -75,7 +75,9 @@ def test_buffer_is_filled_with_whole_random_episodes(make_trainer: MakeTrainer, 
 
 @pytest.mark.parametrize("name", ["r2d2", "sac", "ppo_offpolicy", "impala", "qmix"])
 def test_other_algorithms_learn_from_rounds_of_episodes(name: str, make_trainer: MakeTrainer) -> None:
-    policy: Any = make_policy(name, **deep_merge({"random_collect_size": 0} if name in ("r2d2", "sac") else {}, EPISODES))
+    policy: Any = make_policy(
+        name, **deep_merge({"random_collect_size": 0} if name in ("r2d2", "sac") else {}, EPISODES)
+    )
     datamodule: Any = make_datamodule(name, max_env_step=60)
     make_trainer(limit_val_batches=0).fit(policy, datamodule)
     assert policy.progress.train_iter > 0

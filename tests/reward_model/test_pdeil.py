@@ -44,7 +44,9 @@ def test_reward_is_the_quotient_of_densities_one_step_after_the_other() -> None:
         of_expert, of_policy = expert.log_prob(seen.double()).exp(), own.log_prob(seen.double()).exp()
         probability = model.clone(seen[None])[0].softmax(0)[chosen].double()
         expected.append(of_expert * probability / (0.3 * of_expert + 0.7 * of_policy))
-    assert_close(model.score({"obs": SEEN, "action": action}).double(), torch.stack(expected).detach(), rtol=1e-4, atol=0)
+    assert_close(
+        model.score({"obs": SEEN, "action": action}).double(), torch.stack(expected).detach(), rtol=1e-4, atol=0
+    )
     assert not model.uses_env_reward
 
 
@@ -108,7 +110,11 @@ def test_steps_of_the_expert_get_more_than_those_of_another_policy() -> None:
 def test_density_of_the_expert_is_read_from_its_data_set(tmp_path: Path) -> None:
     path = write_expert(tmp_path, False)
     policy: Any = create_policy(
-        {"type": "dqn", "model": {"obs_shape": 4, "action_shape": 2}, "reward_model": {"type": "pdeil", "data_path": path}}
+        {
+            "type": "dqn",
+            "model": {"obs_shape": 4, "action_shape": 2},
+            "reward_model": {"type": "pdeil", "data_path": path},
+        }
     )
     policy.learner.rewards.begin()
     assert_close(policy.reward_model.expert.mean, torch.from_numpy(np.load(path)["obs"].mean(0)))
