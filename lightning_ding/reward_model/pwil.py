@@ -49,7 +49,7 @@ class PWILConfig(ExpertConfig):
         for name in ("alpha", "beta"):
             require(getattr(self, name) > 0, f"reward_model.{name}", "> 0", getattr(self, name))
         require(self.horizon >= 1, "reward_model.horizon", ">= 1", self.horizon)
-        for one in fields(RewardModelConfig):
+        for one in fields(RewardModelConfig) if self.type == "pwil" else ():  # else of the command line, for all models
             value, is_free = getattr(self, one.name), one.name in ("type", "import_names")
             allowed = f"left at its default ({one.default!r}) with pwil, which learns nothing"
             require(is_free or value == one.default, f"reward_model.{one.name}", allowed, value)
