@@ -132,7 +132,8 @@ class PDEILRewardModel(ExpertRewardModel[PDEILConfig]):
             parts = found.split(list(self.encode_action.choices or ()), dim=1)
             return (torch.cat([part.log_softmax(1) for part in parts], 1) * given).sum(1)
         scaled = (given - found) / self.log_std.exp()
-        return -(0.5 * (scaled.square() + LOG_TWO_PI) + self.log_std).sum(1)
+        density: Tensor = -(0.5 * (scaled.square() + LOG_TWO_PI) + self.log_std).sum(1)
+        return density
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:

@@ -44,7 +44,12 @@ def test_updates_of_the_policy_phase_are_counted_and_the_rest_of_a_phase_is_kept
 def test_phase_makes_its_passes_over_the_minibatches_since_the_last_one() -> None:
     policy = make(learn={"aux_freq": 3, "aux_train_epoch": 2, "batch_size": 4, "value_norm": False})
     seen: list[dict[str, Tensor]] = []
-    policy._auxiliary_update = lambda one: seen.append(one) or {"cloning_loss": torch.zeros(())}
+
+    def note(one: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(one)
+        return {"cloning_loss": torch.zeros(())}
+
+    policy._auxiliary_update = note
     returns = [torch.arange(4.0) + 10 * number for number in range(4)]
     reports = [policy._forward_learn(minibatch(one)) for one in returns]
     assert ["cloning_loss" in report for report in reports] == [False, False, True, False]
@@ -57,7 +62,12 @@ def test_phase_makes_its_passes_over_the_minibatches_since_the_last_one() -> Non
 def test_phase_learns_returns_in_the_units_that_the_critic_has_at_its_end() -> None:
     policy = make(learn={"aux_freq": 2, "aux_train_epoch": 1, "value_norm": "popart"})
     seen: list[Tensor] = []
-    policy._auxiliary_update = lambda one: seen.append(policy._returns_of(one["return"])) or {}
+
+    def note(one: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(policy._returns_of(one["return"]))
+        return {}
+
+    policy._auxiliary_update = note
     returns = [torch.linspace(-1, 1, 8), 50 * torch.linspace(0, 1, 8)]
     for one in returns:
         policy._forward_learn(policy.prepare({**minibatch(one), "advantage": torch.linspace(-1, 1, 8)}))
