@@ -12,7 +12,7 @@ from lightning_ding.di_engine.policy_section import translated
 from lightning_ding.di_engine.team_q_keys import without_mixer
 from lightning_ding.policy import create_policy
 
-NAMES = ("qmix", "vdn", "wqmix", "qtran")
+NAMES = ("qmix", "vdn", "wqmix", "qtran", "madqn")
 MODEL: dict[str, Any] = {
     **{"agent_num": 3, "obs_shape": 18, "global_obs_shape": 30, "action_shape": 5, "hidden_size_list": [128, 64]}
 }
@@ -35,10 +35,12 @@ def config_of(kind: str, **learn: Any) -> Any:
 def test_config_of_ding_becomes_ours(kind: str) -> None:
     config = config_of(kind)
     model, learn = config.model, config.learn
-    assert (model.agent_num, model.agent_obs_shape, model.global_obs_shape, model.action_shape) == (3, 18, 30, 5)
+    assert (model.agent_num, model.agent_obs_shape, model.global_obs_shape, model.action_shape) == (
+        *(3, 18, None if kind == "madqn" else 30, 5),
+    )
     assert list(model.encoder_hidden_size_list) == [128, 64]
     assert (model.core.type, model.core.hidden_size, model.agent_id) == ("gru", 64, False)
-    assert (config.discount_factor, config.learn_unroll_len, config.nstep) == (0.9, 16, 1)
+    assert (config.discount_factor, config.learn_unroll_len, config.nstep) == (0.9, 16, 3 if kind == "madqn" else 1)
     assert (config.collect.n_sample, config.other.replay_buffer.replay_buffer_size) == (600 * 16, 5000 * 16)
     assert (learn.update_per_collect, learn.batch_size, learn.learning_rate) == (100, 32, 0.001)
     assert learn.target_theta == (1.0 if kind == "wqmix" else 0.002)
