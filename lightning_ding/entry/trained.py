@@ -218,8 +218,6 @@ def as_single(described: EnvOfRun) -> EnvOfRun:
     Raises:
         ValueError: If the run used a native vector env that is not registered as a single env too, or vector wrappers.
     """
-    if described.mode == TENSOR:
-        require(False, "env_id", "a single env, because a batch of tensor envs cannot be shown", described.env)
     if described.mode != NATIVE:
         return described
     import_modules(described.import_names)
