@@ -27,7 +27,7 @@ from lightning_ding.entry.lightning_cli import in_one_line
 from lightning_ding.entry.trained import TENSOR, EnvOfRun, as_single, command_parser, env_of_run, load
 from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.named import find_env, find_wrappers
-from lightning_ding.envs.vector import make_vector_env
+from lightning_ding.envs.vector import EnvLike, make_vector_env
 from lightning_ding.policy import Policy
 from lightning_ding.registry import import_modules
 from lightning_ding.worker.evaluator.video import gif, import_extra
@@ -55,7 +55,7 @@ def enjoy(
     video: str | None = None,
     stochastic: bool = False,
     seed: int = 0,
-    env_id: str | None = None,
+    env_id: EnvLike | None = None,
     policy: str | None = None,
     import_names: Sequence[str] = (),
     shown: bool = True,
@@ -68,7 +68,7 @@ def enjoy(
         video: Path of a video, which ends in .mp4 or .gif; None shows a window.
         stochastic: Explore as in training; otherwise act as in evaluations.
         seed: Seed of the episodes and of the exploration, >= 0.
-        env_id: Env to play; None means that of the run's evaluations.
+        env_id: Env to play, a name or also a class or function; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
         import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
             and the wrappers of the run.

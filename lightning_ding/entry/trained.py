@@ -20,7 +20,7 @@ from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.envs.atari import make_atari
 from lightning_ding.envs.named import ENVPOOL, JAX_PACKAGES, PETTINGZOO, TEAM_PACKAGES, find_env
-from lightning_ding.envs.vector import VectorMode
+from lightning_ding.envs.vector import EnvLike, VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
 from lightning_ding.policy.base.saved_state import check_imported
@@ -86,7 +86,7 @@ def naming_the_option() -> Iterator[None]:
 
 def env_of_run(
     arguments: Mapping[str, Any],
-    env_id: str | None = None,
+    env_id: EnvLike | None = None,
     evaluation: bool = False,
     trusted: Sequence[str] = (),
 ) -> EnvOfRun:
