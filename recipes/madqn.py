@@ -1,9 +1,9 @@
-"""MADQN on the two-step game: two agents learn to get its best return, 8, where it is tempting to take 7.
+"""MADQN on the two-step game: two agents learn to get 7, since a sum of values cannot tell that 8 is to be had.
 
     python recipes/madqn.py            # seed 0
     python recipes/madqn.py --seed 1
 
-Ends as soon as 20 greedy episodes reach a return of 8 each, and evaluates the policy at the end on 20 others.
+Ends as soon as 20 greedy episodes reach a return of 7 each, and evaluates the policy at the end on 20 others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ENV_STEP = 10_000
 CONFIG = {
     "learn": {"learning_rate": 0.002, "target_theta": 0.05},
     "other": {"eps": {"start": 1.0, "end": 0.2, "decay": 5000}},
-    "eval": {"evaluator": {"eval_freq": 100, "n_episode": 20, "stop_value": 8.0}},
+    "eval": {"evaluator": {"eval_freq": 100, "n_episode": 20, "stop_value": 7.0}},
 }
 
 

@@ -55,8 +55,8 @@ from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .teams.coma import COMAConfig as COMAConfig, COMAPolicy as COMAPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
-from .teams.madqn import MADQNConfig as MADQNConfig, MADQNPolicy as MADQNPolicy
 from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
+from .teams.madqn import MADQNConfig as MADQNConfig, MADQNPolicy as MADQNPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,
