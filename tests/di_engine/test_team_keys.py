@@ -35,14 +35,14 @@ def test_ppo_with_multi_agent_is_mappo_with_dings_network() -> None:
     run = run_of("ppo")
     assert run.policy_class is MAPPOPolicy
     config: Any = resolve(MAPPOConfig, run.policy_config)
-    assert (config.model.agent_num, config.model.agent_obs_shape, config.model.global_obs_shape) == (3, 18, 48)
+    assert (config.model.agent_num, config.model.agent_obs_shape, config.model.global_obs_shape) == (3, 18, None)
     assert (config.model.action_shape, config.model.action_space, config.model.agent_id) == (5, "discrete", False)
     assert list(config.model.encoder_hidden_size_list) == [256, 256, 256]  # a linear layer, and a head with two
     assert list(config.model.critic_hidden_size_list) == [512, 512]
     assert (config.learn.value_norm, config.learn.clip_ratio, config.learn.value_clip) == (True, 0.2, 0.2)
     assert (config.learn.grad_clip_norm, config.learn.optimizer.eps) == (10, 1e-8)
     assert config.collect.n_sample == 3200
-    policy = MAPPOPolicy(config)
+    policy = MAPPOPolicy(deep_merge(run.policy_config, {"model": {"global_obs_shape": 48}}))  # which the env says
     sizes = [tuple(one.shape) for one in policy.model.parameters() if one.ndim == 2]
     assert sizes == [(256, 18), (256, 256), (256, 256), (5, 256), (512, 66), (512, 512), (1, 512)]
 
