@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_ding.di_engine.env_section import translate_envs
+from lightning_ding.di_engine.env_types import translate_envs
 from lightning_ding.envs import make_vector_env
 
 RECORDED = json.loads(Path(__file__).with_name("ding_simple_spread.json").read_text())
