@@ -26,8 +26,8 @@ from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import in_one_line
 from lightning_ding.entry.trained import TENSOR, EnvOfRun, as_single, command_parser, env_of_run, load
 from lightning_ding.envs.checks import EnvMaker
-from lightning_ding.envs.named import find_env, find_wrappers
-from lightning_ding.envs.vector import EnvLike, make_vector_env
+from lightning_ding.envs.named import EnvLike, find_env, find_wrappers
+from lightning_ding.envs.vector import make_vector_env
 from lightning_ding.policy import Policy
 from lightning_ding.registry import import_modules
 from lightning_ding.worker.evaluator.video import gif, import_extra

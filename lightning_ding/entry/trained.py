@@ -19,8 +19,8 @@ from gymnasium.vector import VectorEnv
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.envs.atari import make_atari
-from lightning_ding.envs.named import ENVPOOL, JAX_PACKAGES, PETTINGZOO, TEAM_PACKAGES, find_env
-from lightning_ding.envs.vector import EnvLike, VectorMode
+from lightning_ding.envs.named import ENVPOOL, JAX_PACKAGES, PETTINGZOO, TEAM_PACKAGES, EnvLike, find_env
+from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
 from lightning_ding.policy.base.saved_state import check_imported
