@@ -67,5 +67,6 @@ def test_agents_of_mujoco_see_what_they_see_in_di_engine() -> None:
         section = {"scenario": scenario, "agent_conf": parts, "agent_obsk": 2, **numbers}
         envs = translate_envs(section, {"type": "mujoco_multi"}, {"type": "base"}, None)
         env = make_vector_env(envs.env, 1, env_kwargs=envs.datamodule["env_kwargs"])
-        assert env.single_observation_space["agent_state"].shape == (2, size)  # the shapes of dizoo's configs
+        seen: Any = env.single_observation_space
+        assert seen["agent_state"].shape == (2, size)  # the shapes of dizoo's configs
         env.close()

@@ -90,12 +90,12 @@ COMA: dict[str, Any] = {
 """Of dizoo's ``ptz_simple_spread_coma_config.py``, for the two-step game."""
 
 
-SETTING = (lambda cfg: TwoStepGame(), [{}, {}], [{}, {}])
+SETTING: Any = (lambda cfg: TwoStepGame(), [{}, {}], [{}, {}])
 
 
 def coma(**changes: Any) -> Any:
     env = {"collector_env_num": 2, "evaluator_env_num": 2, "n_evaluator_episode": 2, "stop_value": 100}
-    main = {"exp_name": "run", "env": env, "policy": deep_merge(COMA, changes)}
+    main: dict[str, Any] = {"exp_name": "run", "env": env, "policy": deep_merge(COMA, changes)}
     create: dict[str, Any] = {"env": {"type": "game"}, "env_manager": {"type": "base"}, "policy": {"type": "coma"}}
     if "n_episode" in main["policy"]["collect"]:
         create["collector"] = {"type": "episode"}

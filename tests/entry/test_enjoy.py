@@ -157,8 +157,8 @@ def test_one_env_of_a_batch_is_shown_until_its_last_observation(tmp_path: Path) 
         steps += 1
     assert (total, cut) == (steps, False)
     assert abs(obs[2]) > 0.2  # of the pole that fell, not of a new one
-    with Image.open(file) as image:
-        assert image.n_frames == steps  # that of the last step is the one before it
+    with Image.open(str(file)) as image:
+        assert image.n_frames == steps  # type: ignore[attr-defined]  # that of the last step is the one before it
     env.close()
 
 
@@ -168,6 +168,6 @@ def test_scenario_of_vmas_is_shown(tmp_path: Path) -> None:
     env = make_env(described, "rgb_array")
     still = SimpleNamespace(actor=lambda **_: lambda obs: np.zeros((3, 2), np.float32), acts_on_reward=False)
     ((_, file),) = _record(still, env, False, 0, [tmp_path / "team.gif"])  # type: ignore[arg-type]
-    with Image.open(file) as image:
+    with Image.open(str(file)) as image:
         assert image.size == (700, 700)
     env.close()

@@ -159,7 +159,7 @@ def of_more_knowledge(loop: Loop, step: int, policy: Any) -> Tensor:
 
     def bootstrap(at: int) -> Tensor:
         best = loop.best(by[at]["cooperation"], at)
-        return loop.values(loop.target[at]["cooperation"], best, at).sum()  # type: ignore[no-any-return]
+        return loop.values(loop.target[at]["cooperation"], best, at).sum()
 
     target = loop.targets(step, bootstrap, loop.reward)
     parts = [loop.values(online[step][name], action, step).sum() - target for name in ("logit", "cooperation")]
