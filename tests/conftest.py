@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib
 import logging
+import multiprocessing
 import os
 import resource
 import signal
@@ -30,6 +31,15 @@ registry.entry_points = functools.cache(registry.entry_points)  # type: ignore[a
 for _device in (torch.cuda, torch.xpu, torch.mtia):
     if not _device.is_available():  # torch.manual_seed would record the call stack for the day that there is one
         _device.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
+
+# One fork server for the env processes of all tests, which has what the modules of envs and tests import. Otherwise each
+# run starts its own, and each process of envs imports torch.
+multiprocessing.set_forkserver_preload(
+    [
+        *("pytest", "torch", "lightning", "lightning_ding.nested", "lightning_ding.envs.vector", "tests.toys.envs"),
+        *("lightning_ding.datamodules.replay", "lightning_ding.policy.dqn", "lightning_ding.callbacks.run_checkpoint"),
+    ]
+)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
