@@ -12,6 +12,7 @@ import resource
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 import torch
 from lightning import Trainer
 from lightning.fabric.utilities import registry
+
+from lightning_ding.envs.process import processes
 
 torch.set_num_threads(1)  # two cores; many small networks
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for every program that a test starts
@@ -119,3 +122,13 @@ def handled_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def own_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let env processes come from a new fork server that imports what it imports in a program of a user."""
+    monkeypatch.setattr(forkserver._forkserver, "_preload_modules", processes.PRELOADED)  # type: ignore[attr-defined]
+    monkeypatch.setattr(processes, "_owner", [os.getpid()])
+    processes.end_fork_server()
+    yield
+    processes.end_fork_server()

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +83,8 @@ def test_run_with_env_processes_resumes_without_new_episodes(
     assert "new episodes" not in caplog.text
 
 
-def test_run_leaves_no_process_when_it_returns(
-    make_trainer: MakeTrainer, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forkserver._forkserver, "_preload_modules", ["__main__"])  # as in a program of a user
+@pytest.mark.usefixtures("own_fork_server")
+def test_run_leaves_no_process_when_it_returns(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
     seen: list[set[str]] = []
 
     class Looks(Callback):
