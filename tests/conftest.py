@@ -35,8 +35,8 @@ for _device in (torch.cuda, torch.xpu, torch.mtia):
     if not _device.is_available():  # torch.manual_seed would record the call stack for the day that there is one
         _device.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
 
-# One fork server for the env processes of all tests, which has what the modules of envs and tests import. Otherwise each
-# run starts its own, and each process of envs imports torch.
+# One fork server for the env processes of all tests, which has what the modules of envs and tests import. Otherwise
+# each run starts its own, and each process of envs imports torch.
 multiprocessing.set_forkserver_preload(
     [
         *("pytest", "torch", "lightning", "lightning_ding.nested", "lightning_ding.envs.vector", "tests.toys.envs"),
