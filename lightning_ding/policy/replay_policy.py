@@ -94,12 +94,26 @@ class ReplayLearnConfig(LearnConfig):
     """Step size of the soft update of the target after every update, in (0, 1]; None copies the network instead."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+    reset_freq: int | None = None
+    """Updates between two resets, which initialise networks and their optimizers' state again, >= 1; None for none."""
+    reset_at: Sequence[int] = ()
+    """Numbers of updates after which there is one more reset, each >= 1."""
+    reset_parts: Sequence[str] = ()
+    """Modules of the network that are reset, such as actor or critic.head; none means all that is learned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
         require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
+        for count in (*self.reset_at, 1 if self.reset_freq is None else self.reset_freq):
+            require(count >= 1, "learn.reset_freq and learn.reset_at", ">= 1", count)
+        require(not self.reset_parts or self.resets, "learn.reset_parts", "empty without resets", self.reset_parts)
         self.target_update()
+
+    @property
+    def resets(self) -> bool:
+        """Whether networks are reset during the run."""
+        return self.reset_freq is not None or len(self.reset_at) > 0
 
     def unsearched(self) -> set[str]:
         """Return the option of the target's update that the other one excludes."""
@@ -187,11 +201,24 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 
     def _make_target(self) -> None:
         """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""
+        if self.config.learn.resets:
+            from lightning_ding.policy.base.reset import check_reset
+
+            check_reset(self)
         if not self.has_target:
             return
         self.target_model = make_target(self.model)
         self._target_update = self.config.learn.target_update()
         self._target_in_eval_mode = InEvalMode(self.target_model, where_it_matters=True)
+
+    def _learn(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
+        report, learn = super()._learn(data, is_raw), self.config.learn
+        if learn.resets:
+            from lightning_ding.policy.base.reset import is_due, reset_networks
+
+            if is_due(self.progress.train_iter, learn.reset_freq, learn.reset_at):
+                reset_networks(self)
+        return report
 
     def _update_target(self, part: str | None = None) -> None:
         """Update the target network from the trained one, if :class:`TargetUpdate` says that it is due.
