@@ -145,7 +145,7 @@ def select_members(parameters: Iterable[Tensor], members: int | Tensor | None) -
     if members is None:
         return list(parameters)
     if isinstance(members, Tensor):
-        return [parameter.indexselect_members(0, members) for parameter in parameters]
+        return [parameter.index_select(0, members) for parameter in parameters]
     return [parameter[:members] for parameter in parameters]
 
 
