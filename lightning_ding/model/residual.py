@@ -197,7 +197,8 @@ class NormalisedEnsemble(nn.Module):
     * simba: x <- L x, then x <- x + L a(L N(x)) for each block, then x <- N(x);
     * bronet: x <- a(N(L x)), then x <- x + N(L a(N(L x))) for each block;
 
-    and L x at the end. Inside a block of simba the width is four times that of the network.
+    and L x at the end. Inside a block of simba the width is four times that of the network. Layers have no bias where
+    the mean of a batch would be subtracted from it.
     """
 
     def __init__(self, config: LayersConfig, ensemble_size: int, sizes: Sequence[int], activation: str) -> None:
@@ -216,8 +217,10 @@ class NormalisedEnsemble(nn.Module):
             widths = [(sizes[0], width), *[(width, width)] * 2 * blocks]
             inits = [WIDE] * len(widths)
             normed = [width] * len(widths)
-        layers = zip(widths, inits, strict=True)
-        self.hidden = nn.ModuleList(EnsembleLinear(ensemble_size, *one, init, config.weights) for one, init in layers)
+        self.hidden = nn.ModuleList()
+        for number, (size, init) in enumerate(zip(widths, inits, strict=True)):
+            has_bias = not self.uses_batch or (self.kind == "simba" and number % 2 == 1)
+            self.hidden.append(EnsembleLinear(ensemble_size, *size, init, config.weights, has_bias))
         self.norms = nn.ModuleList(_make_norm(config, ensemble_size, size) for size in normed)
         last = {"mlp": None, "simba": ORTHOGONAL, "bronet": WIDE}[self.kind]
         self.output = EnsembleLinear(ensemble_size, sizes[-2], sizes[-1], last)

@@ -47,6 +47,7 @@ ROLLOUT: Config = {
 }
 REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
+XQC: Config = {"model": {"critic_head_layer_num": 1, "n_atom": 11}, "learn": {"reset_freq": 5}}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
@@ -110,6 +111,7 @@ ALGORITHMS = {
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
+    "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
     "ppo": Algorithm(config=PPO),
     "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(
