@@ -60,6 +60,9 @@ class LayersConfig:
         require(not is_sphere or self.weights is None, "weights", "None for layers of type 'simba_v2'", self.weights)
         require(0 < self.momentum <= 1, "momentum", "in (0, 1]", self.momentum)
         require(self.warmup >= 0, "warmup", ">= 0", self.warmup)
+        batch, renorm = self.uses_batch, self.norm == "batch_renorm"
+        require(batch or self.momentum == 0.01, "momentum", "0.01 without batch normalisation", self.momentum)
+        require(renorm or self.warmup == 100_000, "warmup", "100000 without the norm 'batch_renorm'", self.warmup)
 
     @property
     def is_plain(self) -> bool:
@@ -221,7 +224,10 @@ class NormalisedEnsemble(nn.Module):
         for number, (size, init) in enumerate(zip(widths, inits, strict=True)):
             has_bias = not self.uses_batch or (self.kind == "simba" and number % 2 == 1)
             self.hidden.append(EnsembleLinear(ensemble_size, *size, init, config.weights, has_bias))
-        self.norms = nn.ModuleList(_make_norm(config, ensemble_size, size) for size in normed)
+        of_inputs = 1 if self.kind == "mlp" and self.uses_batch else 0
+        shifts = [number >= of_inputs for number in range(len(normed))]
+        norms = zip(normed, shifts, strict=True)
+        self.norms = nn.ModuleList(_make_norm(config, ensemble_size, size, shift) for size, shift in norms)
         last = {"mlp": None, "simba": ORTHOGONAL, "bronet": WIDE}[self.kind]
         self.output = EnsembleLinear(ensemble_size, sizes[-2], sizes[-1], last)
 
@@ -241,7 +247,7 @@ class NormalisedEnsemble(nn.Module):
         dropout: Tensor | None = None,
         statistics: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return the output of each member, shape (E, B, sizes[-1]), for ``x``, shape (B, sizes[0]) or (E, B, sizes[0]).
+        """Return the output of each member, shape (E, B, sizes[-1]).
 
         The arguments are those of :meth:`EnsembleMLP.forward`; there is no dropout.
 
@@ -364,11 +370,12 @@ def constrained_layers(network: nn.Module) -> list[EnsembleLinear]:
     return [one for one in network.modules() if isinstance(one, EnsembleLinear) and one.weights is not None]
 
 
-def _make_norm(config: LayersConfig, ensemble_size: int, size: int) -> nn.Module:
+def _make_norm(config: LayersConfig, ensemble_size: int, size: int, has_shift: bool) -> nn.Module:
     """Return the normalisation of features that the config describes."""
     if not config.uses_batch:
         return EnsembleLayerNorm(ensemble_size, size)
-    return BatchRenorm(ensemble_size, size, config.momentum, NEVER if config.norm == "batch" else config.warmup)
+    warmup = NEVER if config.norm == "batch" else config.warmup
+    return BatchRenorm(ensemble_size, size, config.momentum, warmup, has_shift)
 
 
 def _normalise(norm: Any, members: int | Tensor | None, statistics: list[Tensor] | None, x: Tensor) -> Tensor:

@@ -184,6 +184,8 @@ def test_simba_v2_is_on_the_unit_sphere_and_keeps_the_size_of_its_inputs() -> No
         (lambda: LayersConfig(type="simba_v2", weights="unit"), "weights must be None for layers of type 'simba_v2'"),
         (lambda: LayersConfig(momentum=0.0), r"momentum must be in \(0, 1\], got 0.0"),
         (lambda: LayersConfig(warmup=-1), "warmup must be >= 0, got -1"),
+        (lambda: LayersConfig(momentum=0.1), "momentum must be 0.01 without batch normalisation, got 0.1"),
+        (lambda: LayersConfig(norm="batch", warmup=1), "warmup must be 100000 without the norm 'batch_renorm', got 1"),
         (
             lambda: make_layers({"type": "simba"}, 1, [3, 8, 4, 1]),
             r"hidden layers must be of one width .* got \[8, 4\]",
