@@ -1,12 +1,9 @@
 """SAC with the layers of SimBa on walker-walk of the DeepMind Control Suite (extra dm-control): learns to walk.
 
-    python recipes/sac_simba.py            # seed 0
-    python recipes/sac_simba.py --seed 1
+    python recipes/sac_simba.py --seed 0
 
 Trains for 25,000 env steps, each of two frames, and evaluates the policy at the end on 20 separate episodes. The
-settings are those of Lee et al. 2024 (https://arxiv.org/abs/2410.09754): two updates for each env step, one critic, and
-observations that are normalised by running statistics; but critics of width 128 instead of 512, so that two cores
-suffice.
+settings are those of Lee et al. 2024 (https://arxiv.org/abs/2410.09754), but critics are of width 128 instead of 512.
 """
 
 from __future__ import annotations
@@ -24,28 +21,17 @@ ENV_KWARGS = {"domain_name": "walker", "task_name": "walk", "frame_skip": 2}
 NUM_ENVS = 4
 MAX_ENV_STEP = 25_000
 NORM_OBS = True
+SIMBA = {"type": "simba"}
 CONFIG = {
-    "compile": "auto",
-    "random_collect_size": 2_500,
+    **{"compile": "auto", "random_collect_size": 2_500, "collect": {"n_sample": 4}},
     "model": {
-        "twin_critic": False,
-        "actor_layers": {"type": "simba"},
-        "actor_head_hidden_size": 128,
-        "critic_layers": {"type": "simba"},
-        "critic_head_hidden_size": 128,
-        "critic_head_layer_num": 2,
-        "last_layer_init": None,
+        **{"twin_critic": False, "actor_layers": SIMBA, "critic_layers": SIMBA, "last_layer_init": None},
+        **{"actor_head_hidden_size": 128, "critic_head_hidden_size": 128, "critic_head_layer_num": 2},
     },
     "learn": {
-        "update_per_collect": 8,
-        "learning_rate_q": 1e-4,
-        "learning_rate_policy": 1e-4,
-        "learning_rate_alpha": 1e-4,
-        "alpha": 0.01,
-        "target_entropy": -3.0,
-        "optimizer": {"type": "adamw", "weight_decay": 0.01},
+        **{"learning_rate_q": 1e-4, "learning_rate_policy": 1e-4, "learning_rate_alpha": 1e-4, "alpha": 0.01},
+        **{"update_per_collect": 8, "target_entropy": -3.0, "optimizer": {"type": "adamw", "weight_decay": 0.01}},
     },
-    "collect": {"n_sample": 4},
     "eval": {"evaluator": {"eval_freq": 5_000, "n_episode": 20}},
 }
 

@@ -89,7 +89,7 @@ class ContinuousQAC(nn.Module):
         actor_hidden_size_list: Width of each hidden layer of the actor, in place of ``actor_head_hidden_size`` and
             ``actor_head_layer_num``; None for those.
         critic_hidden_size_list: Width of each hidden layer of the critics, likewise.
-        actor_layers: Options of :class:`LayersConfig` for the kind and the normalisation of the actor's layers; None for
+        actor_layers: Options of :class:`LayersConfig`, the kind and the normalisation of the actor's layers; None for
             plain layers.
         critic_layers: The same for the critics' layers.
         use_sde: Make the standard deviation that of state-dependent noise, see :class:`StateDependentSigma`, which also

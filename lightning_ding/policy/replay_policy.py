@@ -105,15 +105,7 @@ class ReplayLearnConfig(LearnConfig):
         super().__post_init__()
         require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
         require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
-        for count in (*self.reset_at, 1 if self.reset_freq is None else self.reset_freq):
-            require(count >= 1, "learn.reset_freq and learn.reset_at", ">= 1", count)
-        require(not self.reset_parts or self.resets, "learn.reset_parts", "empty without resets", self.reset_parts)
         self.target_update()
-
-    @property
-    def resets(self) -> bool:
-        """Whether networks are reset during the run."""
-        return self.reset_freq is not None or len(self.reset_at) > 0
 
     def unsearched(self) -> set[str]:
         """Return the option of the target's update that the other one excludes."""
@@ -201,24 +193,15 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 
     def _make_target(self) -> None:
         """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""
-        if self.config.learn.resets:
-            from lightning_ding.policy.base.reset import check_reset
+        if (learn := self.config.learn).reset_freq is not None or learn.reset_at or learn.reset_parts:
+            from lightning_ding.policy.base.reset import Resets
 
-            check_reset(self)
+            self.updater.resets = Resets(self)
         if not self.has_target:
             return
         self.target_model = make_target(self.model)
         self._target_update = self.config.learn.target_update()
         self._target_in_eval_mode = InEvalMode(self.target_model, where_it_matters=True)
-
-    def _learn(self, data: Any, is_raw: bool = True) -> dict[str, Any]:
-        report, learn = super()._learn(data, is_raw), self.config.learn
-        if learn.resets:
-            from lightning_ding.policy.base.reset import is_due, reset_networks
-
-            if is_due(self.progress.train_iter, learn.reset_freq, learn.reset_at):
-                reset_networks(self)
-        return report
 
     def _update_target(self, part: str | None = None) -> None:
         """Update the target network from the trained one, if :class:`TargetUpdate` says that it is due.
@@ -293,11 +276,10 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 
 def make_target(network: NetworkT) -> NetworkT:
     """Return a copy of the network whose parameters need no gradient; pruned layers can be copied too."""
-    computed: dict[int, Any] = {}  # tensors that torch cannot copy
-    for module in network.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                computed[id(value)] = value.detach().clone()
+    values = [one for module in network.modules() for one in vars(module).values() if isinstance(one, Tensor)]
+    computed: dict[int, Any] = {
+        id(one): one.detach().clone() for one in values if not one.is_leaf
+    }  # not copied by torch
     return copy.deepcopy(network, computed).requires_grad_(False)
 
 

@@ -51,8 +51,8 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
 # gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
-# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py. Kinds of
-# layers have tests in tests/model/test_residual.py, and the parts that are reset in tests/policy/base/test_reset.py.
+# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py; kinds
+# of layers have tests in tests/model/test_residual.py, and the parts that are reset in tests/policy/base/test_reset.py.
 LEFT_OUT = (
     "collect.collector.",
     "eval.evaluator.",

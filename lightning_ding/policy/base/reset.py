@@ -7,7 +7,6 @@ without a break: their seed is drawn from torch's generator of rank 0, whose sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,30 +20,38 @@ KEPT = ("normaliser", "reward_model")
 """Modules of a policy that no reset changes."""
 
 
-def is_due(updates: int, freq: int | None, at: Sequence[int]) -> bool:
-    """Return whether there is a reset after a number of updates.
+class Resets:
+    """Resets the networks of a policy after ``learn.reset_freq`` updates each, and after those of ``learn.reset_at``.
 
     Args:
-        updates: Number of updates made so far.
-        freq: ``learn.reset_freq``, updates between two resets; None for none.
-        at: ``learn.reset_at``, numbers of updates after which there is one more.
-
-    Example:
-        >>> [updates for updates in range(1, 10) if is_due(updates, 4, [6])]
-        [4, 6, 8]
-    """
-    return (freq is not None and updates % freq == 0) or updates in at
-
-
-def check_reset(policy: Any) -> None:
-    """Raise if the networks of a policy cannot be made again, or it lacks a part to reset.
+        policy: A policy that learns from replay, with its network.
 
     Raises:
-        ValueError: If a network was passed that the config does not describe, or a name is unknown.
+        ValueError: If a number of updates is below 1, there are parts but no resets, the name of a part is unknown, or
+            a network was passed that the config does not describe.
     """
-    for part in policy.config.learn.reset_parts:
+
+    def __init__(self, policy: Any) -> None:
+        self._policy, learn = policy, policy.config.learn
+        self.freq, self.at = learn.reset_freq, tuple(learn.reset_at)
+        for count in (*self.at, 1 if self.freq is None else self.freq):
+            require(count >= 1, "learn.reset_freq and learn.reset_at", ">= 1", count)
+        is_asked = self.freq is not None or bool(self.at)
+        require(is_asked, "learn.reset_parts", "empty without reset_freq and reset_at", learn.reset_parts)
         known = [name for name, _ in policy.model.named_modules() if name]
-        require(part in known, "learn.reset_parts", f"modules of the network, such as {known[:3]}", part)
+        for part in learn.reset_parts:
+            require(part in known, "learn.reset_parts", f"modules of the network, such as {known[:3]}", part)
+        _check_network(policy)
+
+    def after_update(self) -> None:
+        """Reset the networks, if it is due after the updates made so far."""
+        updates = self._policy.progress.train_iter
+        if (self.freq is not None and updates % self.freq == 0) or updates in self.at:
+            reset_networks(self._policy)
+
+
+def _check_network(policy: Any) -> None:
+    """Raise if the network of a policy is not the one that its config describes."""
     shapes = policy._model_section()
     is_described = None not in map(shapes.get, policy.shape_names)
     if is_described:

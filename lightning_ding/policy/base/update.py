@@ -77,8 +77,8 @@ class Updater:
         """How gradients are clipped, unless an algorithm says otherwise."""
         self.notes: RoundNotes | None = None
         """Notes of the updates of an observed round; None in all other rounds."""
-        self.constrained: dict[int, list[Any]] = {}
-        """Layers whose weights are restricted again after each step of an optimizer, by the index of the optimizer."""
+        self.constrained: dict[int, list[Any]] = {}  # layers whose weights a step has to restrict again, by its index
+        self.resets: Any = None  # the Resets of networks during the run; None for none
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
         self.compiler: Compiler | None = None
