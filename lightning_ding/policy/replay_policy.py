@@ -277,9 +277,7 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 def make_target(network: NetworkT) -> NetworkT:
     """Return a copy of the network whose parameters need no gradient; pruned layers can be copied too."""
     values = [one for module in network.modules() for one in vars(module).values() if isinstance(one, Tensor)]
-    computed: dict[int, Any] = {
-        id(one): one.detach().clone() for one in values if not one.is_leaf
-    }  # not copied by torch
+    computed = {id(one): cast(Any, one.detach().clone()) for one in values if not one.is_leaf}  # torch cannot copy
     return copy.deepcopy(network, computed).requires_grad_(False)
 
 

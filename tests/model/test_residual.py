@@ -44,7 +44,7 @@ def made(config: dict[str, Any], members: int = 2) -> Any:
     return network
 
 
-def linear(layer: Any, member: int, x: Tensor) -> Tensor:
+def linear(layer: Any, member: int, x: Tensor) -> Any:
     weight = layer.weight[member].detach()
     if layer.weights == "spectral":
         weight = weight / (layer.left[member].T @ weight @ layer.right[member])
@@ -52,7 +52,7 @@ def linear(layer: Any, member: int, x: Tensor) -> Tensor:
     return out if layer.bias is None else out + layer.bias[member, 0]
 
 
-def norm(layer: Any, member: int, x: Tensor, by_batch: bool) -> Tensor:
+def norm(layer: Any, member: int, x: Tensor, by_batch: bool) -> Any:
     scale, shift = layer.scale[member, 0], layer.shift[member, 0]
     if not hasattr(layer, "variance"):
         return torch.stack([(row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt() for row in x]) * scale + shift
@@ -66,7 +66,7 @@ def project(x: Tensor) -> Tensor:
     return torch.stack([row / math.sqrt(sum(float(v.detach()) ** 2 for v in row)) for row in x])
 
 
-def slowly(config: dict[str, Any], network: Any, member: int, x: Tensor, by_batch: bool = False) -> Tensor:
+def slowly(config: dict[str, Any], network: Any, member: int, x: Any, by_batch: bool = False) -> Any:
     """Return the output of one member, as the papers describe it."""
     if config["type"] == "simba_v2":
         width = 8
@@ -82,7 +82,7 @@ def slowly(config: dict[str, Any], network: Any, member: int, x: Tensor, by_batc
         return linear(network.output, member, x) + network.bias[member, 0]
     hidden, norms = network.hidden, network.norms
 
-    def normal(number: int, value: Tensor) -> Tensor:
+    def normal(number: int, value: Tensor) -> Any:
         return norm(norms[number], member, value, by_batch)
 
     if config["type"] == "mlp":

@@ -66,9 +66,9 @@ def test_everything_that_an_algorithm_learns_is_reset(name: str) -> None:
         assert value.shape == first[key].shape
         assert not (value == 7.0).any(), key
     assert not any(optimizer.state for optimizer in policy.updater.optimizers)
-    if policy.has_target:
-        for key, value in policy.target_model.state_dict().items():
-            assert torch.equal(value, policy.model.state_dict()[key]), key
+    target: Any = policy.target_model if policy.has_target else torch.nn.Module()
+    for key, value in target.state_dict().items():
+        assert torch.equal(value, policy.model.state_dict()[key]), key
 
 
 def test_a_reset_comes_after_each_multiple_and_after_the_listed_updates() -> None:
