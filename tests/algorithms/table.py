@@ -149,6 +149,14 @@ VARIANTS = {
     for name in ("r2d2", "recurrent_ppo")
 }
 """Algorithms with a part that is not their default, by the name of the algorithm, a hyphen and the part."""
+LAYERS = {
+    f"sac-{name}": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": model}))
+    for name, model in {
+        "simba": {"actor_layers": {"type": "simba_v2"}, "critic_layers": {"type": "simba"}, "last_layer_init": None},
+        "bronet": {"actor_layers": {"weights": "unit"}, "critic_layers": {"type": "bronet"}},
+    }.items()
+}
+"""Other kinds of layers, by the name of the algorithm, a hyphen and the kind."""
 WITHOUT_COLLECTING = {
     "dt": Algorithm(
         config={
@@ -179,7 +187,7 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    config = (ALGORITHMS | TEAMS | VARIANTS | WITHOUT_COLLECTING)[name].config
+    config = (ALGORITHMS | TEAMS | VARIANTS | LAYERS | WITHOUT_COLLECTING)[name].config
     return create_policy({"type": name.partition("-")[0], **deep_merge(config, changes)})
 
 
