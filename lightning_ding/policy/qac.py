@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, resolve
 from lightning_ding.model.heads import check_widths
 from lightning_ding.model.residual import LayersConfig, constrained_layers
 from lightning_ding.policy.base.action_bounds import ActionBounds, continuous_action
@@ -118,7 +118,8 @@ class ContinuousNetworkConfig(ActorAndCriticsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("actor_layers", "critic_layers"):
-            layers = getattr(self, name)
+            layers = resolve(LayersConfig, getattr(self, name), f"model.{name}.")
+            object.__setattr__(self, name, layers)  # a mapping from the command line
             fits = self.has_statistics or not layers.uses_batch
             require(fits, f"model.{name}.norm", "'layer' or None; only crossq and xqc have the others", layers.norm)
             is_free = layers.type != "simba_v2" or self.last_layer_init is None
