@@ -308,6 +308,7 @@ def test_it_learns_actions_of_several_dimensions(
         ("tqc", 1200),
         ("redq", 1200),
         ("crossq", 2400),
+        pytest.param("xqc", 2400, marks=pytest.mark.slow),
         ("ppo", 3840),
         ("ppo_offpolicy", 3840),
         ("impala", 6400),
