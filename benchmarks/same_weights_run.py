@@ -305,6 +305,7 @@ CASES: dict[str, Case] = {
     "qmix": Case("a monotonic mixer", "qmix", env=TEAM),
     "wqmix": Case("a team with a memory and a central value", "wqmix", {"model": {"core": {"type": "gru"}}}, TEAM),
     "qtran": Case("a joint value of a team", "qtran", env=TEAM),
+    "madqn": Case("agents that learn from others with more knowledge", "madqn", env=TEAM),
     "ippo": Case("a team without common weights", "ippo", {"model": {"parameter_sharing": False}}, TEAM),
     "recurrent_mappo": Case("a team with a memory", "recurrent_mappo", {"learn_unroll_len": 4}, TEAM),
     "happo": Case("a team whose agents learn in turn", "happo", env=TEAM),

@@ -48,6 +48,7 @@ TEAM_DEFAULTS: dict[str, dict[str, Any]] = {
     "qmix": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
     "vdn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
     "wqmix": _TEAM | {"learn": {**_TEAM["learn"], "wqmix_ow": True, "alpha": 0.1}},
+    "madqn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False, "weight_decay": 1e-5}},
     "qtran": _TEAM | {"learn": {**_TEAM["learn"], "opt_weight": 0.01, "nopt_min_weight": 0.0001, "double_q": True}},
 }
 """Those of the policies of teams."""
@@ -193,6 +194,7 @@ TEAM_WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "vdn": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
     "wqmix": {**_RMSPROP, "learn.target_theta": 1.0},
     "qtran": _RMSPROP,
+    "madqn": _RMSPROP,
 }
 """Those of the policies of teams; the target of DI-engine's wqmix is its trained network."""
 WITHOUT_KEY: dict[str, dict[str, Any]] = {

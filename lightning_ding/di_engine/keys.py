@@ -46,8 +46,8 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
-from lightning_ding.di_engine.team_keys import happo_keys, mappo_keys
-from lightning_ding.di_engine.team_q_keys import QMIX, QTRAN, VDN, WQMIX
+from lightning_ding.di_engine.team_keys import coma_keys, happo_keys, mappo_keys
+from lightning_ding.di_engine.team_q_keys import MADQN, QMIX, QTRAN, VDN, WQMIX
 from lightning_ding.registry import POLICY_REGISTRY
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
@@ -395,6 +395,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "pg": _PG,
     "mappo": mappo_keys(_PPO),
     "happo": happo_keys(_PPO),
+    "coma": coma_keys(ON_POLICY, BUFFER),
     "cql": cql_keys(_SAC),
     "edac": edac_keys(_SAC),
     "bcq": BCQ,
@@ -406,6 +407,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "vdn": VDN,
     "wqmix": WQMIX,
     "qtran": QTRAN,
+    "madqn": MADQN,
 }
 """The keys that each policy of DI-engine reads."""
 POLICIES = {"r2d2_gtrxl": "r2d2"}
@@ -453,7 +455,7 @@ HOME_OF_GAMMA = {
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
     "iql": "learn.discount_factor",
-    **dict.fromkeys(("qmix", "vdn", "wqmix", "qtran"), "learn.discount_factor"),
+    **dict.fromkeys(("qmix", "vdn", "wqmix", "qtran", "madqn", "coma"), "learn.discount_factor"),
 }
 """The one of the three homes of the discount factor that each policy reads."""
 

@@ -158,6 +158,7 @@ def _mujoco_multi(section: EnvSection) -> None:
         isinstance(nearest, int), "env.agent_obsk", "an int >= 0 with mamujoco_v1, where None is one agent", nearest
     )
     kwargs |= {"agent_conf": section.take("agent_conf", None), "agent_obsk": nearest}
+    kwargs |= {"global_categories": []}  # in DI-engine, agents do not see the place of the robot
     limit = section.take("episode_limit", 1000)
     kwargs |= {} if is_coupled else {"max_episode_steps": limit}
     require(not is_coupled or limit == 1000, "env.episode_limit", "1000, the limit of CoupledHalfCheetah", limit)

@@ -143,7 +143,7 @@ def same(*names: str) -> dict[str, Key]:
 
 
 EVAL_FREQ = "eval.evaluator.eval_freq"
-ON_POLICY = ("a2c", "ppg", "ppo", "pg", "mappo", "happo")
+ON_POLICY = ("a2c", "ppg", "ppo", "pg", "mappo", "happo", "coma")
 """Policies that learn from rollouts."""
 
 
@@ -157,6 +157,9 @@ def per_round(cfg: Cfg, family: str) -> tuple[int, int]:
         return updates, updates
     rows, size = cfg.get("collect.n_sample") or 1, cfg.get("learn.batch_size", 64)
     passes = cfg.get("learn.epoch_per_collect", 10) if family in ("ppo", "mappo", "happo") else 1
+    if family == "coma":  # the critic's passes, and that of the actors after them
+        updates = int(cfg.get("learn.update_per_collect", 20))
+        return updates, (updates + 1) * max(1, round(rows / size))
     if family == "ppg":
         passes = cfg.get("learn.actor_epoch_per_collect", 1) + cfg.get("learn.aux_train_epoch", 6)
     if family == "happo":  # in DI-engine an agent's critic learns with its actor, here that of all after the actors

@@ -138,6 +138,7 @@ TEAMS = {
     "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),
     "wqmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8, "type": "gru"}}})),
     "qtran": Algorithm(TEAM, TEAM_Q),
+    "madqn": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "gru", "hidden_size": 8}}})),
     "maddpg": Algorithm(LINE, deep_merge(TEAM_ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "masac": Algorithm(TEAM, deep_merge(TEAM_ACTOR_CRITIC, {"learn": {"alpha_per_agent": True}})),
 }

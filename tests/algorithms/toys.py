@@ -97,6 +97,7 @@ OF_ACER = "4 updates for 512 steps are made for millions of steps"
 PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
 OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
+WIDE_SUPPORT: Config = {"v_min": -10.0, "v_max": 10.0}
 SMALL_XQC: Config = {"model": {"critic_head_hidden_size": 64, "critic_head_layer_num": 1, "actor_head_hidden_size": 64}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 SMALL_VAE: Config = {"model": {"vae_hidden_size_list": [64, 64]}}
@@ -339,8 +340,8 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     ),
     "xqc": Run(
         2000,
-        deep_merge(SMALL_XQC, {"learn": {"auto_alpha": False, "alpha": 0.0}}),
-        f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form",
+        deep_merge(SMALL_XQC, {"model": WIDE_SUPPORT, "learn": {"auto_alpha": False, "alpha": 0.0}}),
+        f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form, and its support is for scaled rewards",
         slow=True,
     ),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),

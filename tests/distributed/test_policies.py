@@ -36,9 +36,11 @@ RUN = {
     ),
     *("maddpg", "masac"),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc", "xqc"),
-    *("iql_ma", "vdn", "qmix", "wqmix", "qtran"),
+    *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
-TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
+TEAMS = dict.fromkeys(
+    ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"), "lightning_ding.envs.teams.games.TwoStepGame"
+)
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}

@@ -52,7 +52,7 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
-TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran")
+TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn")
 TEAMS = {name: f"{name}_two_step" for name in ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat", *TEAM_Q)}
 TEAMS |= {name: f"{name}_cover" for name in ("maddpg", "masac")}
 """The recipes of teams, which learn the two-step game or a game on a line, and their YAML files."""
