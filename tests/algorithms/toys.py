@@ -340,8 +340,8 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     ),
     "xqc": Run(
         2000,
-        deep_merge(SMALL_XQC, {"model": WIDE_SUPPORT, "learn": {"auto_alpha": False, "alpha": 0.0}}),
-        f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form, and its support is for scaled rewards",
+        deep_merge(NO_ENTROPY, deep_merge(SMALL_XQC, {"model": WIDE_SUPPORT})),
+        f"{OF_WIDE_CRITICS}; {OF_ENTROPY}; its support is for scaled rewards",
         slow=True,
     ),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
