@@ -339,7 +339,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form",
     ),
     "xqc": Run(
-        2000,
+        3000,
         deep_merge(NO_ENTROPY, deep_merge(SMALL_XQC, {"model": WIDE_SUPPORT})),
         f"{OF_WIDE_CRITICS}; {OF_ENTROPY}; its support is for scaled rewards",
         slow=True,

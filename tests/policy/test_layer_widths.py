@@ -39,8 +39,10 @@ def widths(module: nn.Module) -> list[tuple[int, int]]:
     for part in module.modules():
         if isinstance(part, EnsembleMLP):
             return [(weight.shape[1], weight.shape[2]) for weight in part.weights]
-    ensemble = [tuple(one.weight.shape[1:]) for one in module.modules() if isinstance(one, EnsembleLinear)]
-    return ensemble or [(one.in_features, one.out_features) for one in module.modules() if isinstance(one, nn.Linear)]
+    ensemble = [one.weight.shape[1:] for one in module.modules() if isinstance(one, EnsembleLinear)]
+    if ensemble:
+        return [(size[0], size[1]) for size in ensemble]
+    return [(one.in_features, one.out_features) for one in module.modules() if isinstance(one, nn.Linear)]
 
 
 @pytest.mark.parametrize("name", WITH_CRITIC)
