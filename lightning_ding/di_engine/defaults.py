@@ -144,6 +144,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"clip_ratio": 0.2, "adv_norm": False, "value_norm": True},
         "other": {"replay_buffer": {"replay_buffer_size": 10_000}},
     },
+    "ppg_offpolicy": {
+        "model": _HEADS | {"actor_head_layer_num": 2},
+        "learn": {"clip_ratio": 0.2, "adv_norm": False},
+        "other": {"replay_buffer": {"policy": {"replay_buffer_size": 1000}}},
+    },
     "impala": {
         "model": _HEADS,
         "learn": {"grad_clip_type": None},
@@ -222,6 +227,10 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
         "recompute_adv": False,
     },
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
+    "ppg_offpolicy": {
+        **{"learn.optimizer.eps": 1e-8, "learn.grad_clip_norm": None, "learn.ppo_param_init": False},
+        "learn.value_norm": False,
+    },
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
     "cql": {"learn.update_per_collect": 1},

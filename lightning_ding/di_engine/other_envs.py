@@ -36,7 +36,8 @@ def _minigrid(section: EnvSection) -> None:
 
 def _bitflip(section: EnvSection) -> None:
     section.use("lightning_ding.envs.bit_flip.BitFlipEnv", n_bits=section.take("n_bits", 5))
-    section.wrap(f"{MAKERS}.FlatGoal")
+    if not section.take("with_goals", False):  # hindsight replay needs them
+        section.wrap(f"{MAKERS}.FlatGoal")
 
 
 def _bsuite(section: EnvSection) -> None:

@@ -48,6 +48,7 @@ CLASSES = {
     "NGUPolicy": "ngu",
     "PDQNPolicy": "pdqn",
     "PGPolicy": "pg",
+    "PPGOffPolicy": "ppg_offpolicy",
     "PPGPolicy": "ppg",
     "PPOOffPolicy": "ppo_offpolicy",
     "PPOPolicy": "ppo",

@@ -35,6 +35,7 @@ from .ngu import NGUConfig as NGUConfig, NGUPolicy as NGUPolicy
 from .pdqn import PDQNConfig as PDQNConfig, PDQNPolicy as PDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
 from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
+from .ppg_offpolicy import PPGOffConfig as PPGOffConfig, PPGOffPolicy as PPGOffPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
 from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
 from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy

@@ -117,6 +117,7 @@ ALGORITHMS = {
     "ppo_offpolicy": Algorithm(
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),
+    "ppg_offpolicy": Algorithm(config=deep_merge(REPLAYED, {"learn": {"aux_freq": 4, "aux_train_epoch": 1}})),
     "impala": Algorithm(config=deep_merge(REPLAYED, {"unroll_len": 5})),
     "acer": Algorithm(config={**ACER, "unroll_len": 5}),
     "recurrent_ppo": Algorithm(

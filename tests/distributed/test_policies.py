@@ -32,6 +32,7 @@ RUN = {
         "mdqn",
         "ngu",
         "pdqn",
+        "ppg_offpolicy",
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
@@ -83,7 +84,8 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
 
 @pytest.mark.parametrize("name", sorted(ON_POLICY))
 def test_refusal_of_an_on_policy_algorithm_names_those_that_run(name: str) -> None:
-    allowed = "one that learns from replay, such as 'acer' or 'impala' or 'ppo_offpolicy' of the on-policy family"
+    names = "'acer' or 'impala' or 'ppg_offpolicy' or 'ppo_offpolicy'"
+    allowed = f"one that learns from replay, such as {names} of the on-policy family"
     assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
 
 
