@@ -67,6 +67,7 @@ PENDULUM = {
     "tqc": -200,
     "redq": -200,
     "crossq": -200,
+    "xqc": -200,
     "rlpd": -200,
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9, "ngu": 0.9}  # reward models and hindsight
@@ -87,8 +88,10 @@ PACKAGES = {
     "sac_bipedalwalker": "Box2D",
     "sac_hopper": "mujoco",
     "sac_lunarlander_continuous": "Box2D",
+    "sac_simba": "dm_control",
     "td3_halfcheetah": "mujoco",
     "tqc_lunarlander_continuous": "Box2D",
+    "xqc_hopper": "mujoco",
 }
 """The recipes for other envs, most of them of optional packages, and the package that each needs to train."""
 OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac", "bcq")}
@@ -138,8 +141,10 @@ SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "sac_bipedalwalker": {"random_collect_size": 64},
     "sac_hopper": {"random_collect_size": 300},
     "sac_lunarlander_continuous": {"random_collect_size": 300},
+    "sac_simba": {"random_collect_size": 300},
     "td3_halfcheetah": {"random_collect_size": 300, "eval.evaluator.max_episode_steps": 100},
     "tqc_lunarlander_continuous": {"random_collect_size": 300},
+    "xqc_hopper": {"random_collect_size": 300},
 }
 SCORE = re.compile(
     r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)"
