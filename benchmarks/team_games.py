@@ -36,7 +36,7 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
 BEST = {"nonmonotonic": 8.0, "climbing": 11.0, "penalty": 10.0, "two-step": 8.0}
 VALUES: dict[str, Any] = {
     "random_collect_size": 256,
-    "learn": {"learning_rate": 2e-3, "target_theta": 0.05, "update_per_collect": 4},
+    "learn": {"learning_rate": 1e-3, "target_theta": 0.05, "update_per_collect": 12},
     "other": {"eps": {"start": 1.0, "end": 1.0}},
 }
 POLICIES: dict[str, Any] = {
