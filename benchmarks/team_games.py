@@ -36,15 +36,18 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
 BEST = {"nonmonotonic": 8.0, "climbing": 11.0, "penalty": 10.0, "two-step": 8.0}
 VALUES: dict[str, Any] = {
     "random_collect_size": 256,
-    "learn": {"learning_rate": 1e-3, "target_theta": 0.05, "update_per_collect": 12},
+    "learn": {"learning_rate": 2e-3, "target_theta": 0.05, "update_per_collect": 4},
     "other": {"eps": {"start": 1.0, "end": 1.0}},
 }
 POLICIES: dict[str, Any] = {
     "learn": {"epoch_per_collect": 4, "batch_size": 64, "learning_rate": 0.01, "entropy_weight": 0.05},
     "collect": {"n_sample": 128},
 }
+SLOW: dict[str, Any] = {"learn": {"learning_rate": 1e-3, "update_per_collect": 12}}
+"""QTRAN learns a joint value and factors it, which takes more updates than learning one value."""
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), VALUES),
+    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix"), VALUES),
+    "qtran": deep_merge(VALUES, SLOW),
     **dict.fromkeys(("ippo", "mappo", "happo"), POLICIES),
 }
 """Settings of each algorithm; ``wqmix`` has its optimistic weights."""
@@ -66,7 +69,7 @@ def play(name: str, game: str, seed: int) -> dict[str, Any]:
     seed_everything(seed, verbose=False)
     settings = {"type": name, "eval": {"evaluator": {"n_episode": 1}}}
     policy: Any = create_policy(deep_merge(ALGORITHMS[name], settings))
-    kind: Any = ReplayDataModule if ALGORITHMS[name] is VALUES else RolloutDataModule
+    kind: Any = RolloutDataModule if ALGORITHMS[name] is POLICIES else ReplayDataModule
     env_id, arguments = GAMES[game]
     data = kind(env_id, env_kwargs=arguments, num_envs=NUM_ENVS, seed=seed, max_env_step=STEPS)
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
