@@ -157,6 +157,8 @@ class Steps(NamedTuple):
     """1 for agents that are in the episode, else 0, before the steps and after the last one, shape (T + 1, B, N)."""
     output: dict[str, Tensor]
     """Output of the network before the steps, leading axes (T, B); with gradient for those that are learned from."""
+    later: dict[str, Tensor]
+    """Output of the network after the steps, without gradient, leading axes (T, B)."""
     target: dict[str, Tensor]
     """Output of the target network after the steps, without gradient, leading axes (T, B)."""
     following: Tensor
@@ -231,17 +233,17 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
         """Return what both networks say of a minibatch."""
         now, after, state = batch["obs"], batch["next_obs"], batch["recurrent_state"]
         obs: Any = nested.concatenate([nested.index(now, slice(1)), after])  # of T + 1 steps
-        output, logit = self._outputs(obs, state)
+        output, later = self._outputs(obs, state)
         with torch.no_grad():
             if self.config.model.core.type is None:
                 target = self.target_model(after, state)
             else:
                 target = nested.index(_of_steps(self.target_model(obs, state)), slice(1, None))
-        following = self._greedy(logit if self.config.learn.double_q else target["logit"], after)
-        return Steps(now, after, teams.alive(obs), output, target, following)
+        following = self._greedy((later if self.config.learn.double_q else target)["logit"], after)
+        return Steps(now, after, teams.alive(obs), output, later, target, following)
 
-    def _outputs(self, obs: dict[str, Tensor], state: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the network's output before the steps, and the values of all actions after them, without gradient.
+    def _outputs(self, obs: dict[str, Tensor], state: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the network's output before the steps, and that after them without gradient.
 
         Agents without memory see each step by itself, so only those that are learned from need a gradient.
         """
@@ -251,11 +253,11 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
             with torch.no_grad():
                 later = _of_steps(self.model(nested.index(obs, slice(length, None)), state))
             if length == self.config.nstep == 1:
-                return learned, later["logit"]
+                return learned, later
             output: Any = nested.concatenate([learned, later])
         else:
             output = _of_steps(self.model(obs, state))
-        return nested.index(output, slice(-1)), output["logit"][1:].detach()
+        return nested.index(output, slice(-1)), nested.apply(lambda x: x[1:].detach(), output)
 
     @staticmethod
     def _chosen(steps: Steps, name: str, action: Tensor) -> Tensor:
