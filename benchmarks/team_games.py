@@ -46,7 +46,7 @@ POLICIES: dict[str, Any] = {
 SLOW: dict[str, Any] = {"learn": {"learning_rate": 1e-3, "update_per_collect": 12}}
 """QTRAN learns a joint value and factors it, which takes more updates than learning one value."""
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix"), VALUES),
+    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "madqn"), VALUES),
     "qtran": deep_merge(VALUES, SLOW),
     **dict.fromkeys(("ippo", "mappo", "happo"), POLICIES),
 }
