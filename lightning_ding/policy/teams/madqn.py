@@ -63,10 +63,10 @@ class MADQNPolicy(TeamQPolicy[MADQNConfig]):
         The metrics are those of :meth:`TeamQPolicy.loss`, of the network that acts, and ``cooperation_loss``.
         """
         steps = self._steps(batch)
-        prediction = self.model.mix(self._chosen(steps.output["logit"], batch, steps), steps.now)
-        cooperation = self.model.mix(self._chosen(steps.output["cooperation"], batch, steps), steps.now)
-        by = steps.output if self.config.learn.double_q else steps.target
-        steps = steps._replace(following=self._greedy(by["cooperation"].detach(), steps.obs))
+        prediction = self.model.mix(self._chosen(steps, "logit", batch["action"]), steps.now)
+        cooperation = self.model.mix(self._chosen(steps, "cooperation", batch["action"]), steps.now)
+        by = steps.later if self.config.learn.double_q else steps.target
+        steps = steps._replace(following=self._greedy(by["cooperation"], steps.after))
         target = self._targets(batch, steps, "cooperation", self.target_model.mix)
         cooperation_loss = self._td_loss(batch, steps, cooperation, target)
         loss = self._td_loss(batch, steps, prediction, target) + cooperation_loss
