@@ -14,7 +14,7 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.model.heads import check_action_shape
 from lightning_ding.model.world.layers import dense
-from lightning_ding.model.world.observations import as_input, coders
+from lightning_ding.model.world.observations import Decoder, Encoder, ObservationInput
 from lightning_ding.model.world.rssm import RSSM, UNIFORM
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -51,9 +51,9 @@ class DreamerV3(nn.Module):
     part, the class of each latent variable, counted from 1, and the action. At the start of an episode it is zero.
 
     Args:
-        obs_shape: Size, shape or description of an observation: a vector or an image.
+        obs_shape: Size, shape or description of an observation, or a dict of these; without an action mask.
         action_shape: Number of actions, or dimensions of a continuous action.
-        action_space: Kind of actions.
+        action_space: Kind of actions; None for discrete ones.
         size: Named widths, see ``SIZES``.
         deter: Size of the deterministic part, a multiple of ``blocks``; None for that of ``size``.
         hidden: Width of the layers of the dynamics; None for that of ``size``.
@@ -68,7 +68,7 @@ class DreamerV3(nn.Module):
         ValueError: If a number is out of its range.
 
     Example:
-        >>> network = DreamerV3(obs_shape=4, action_shape=2, action_space="discrete")
+        >>> network = DreamerV3(obs_shape=4, action_shape=2)
         >>> network.act(torch.zeros(3, 4), network.first_state(3))["state"].shape
         torch.Size([3, 546])
     """
@@ -79,7 +79,7 @@ class DreamerV3(nn.Module):
         self,
         obs_shape: Any,
         action_shape: int,
-        action_space: Literal["discrete", "continuous"] = "discrete",
+        action_space: Literal["discrete", "continuous"] | None = None,
         size: str = "1m",
         deter: int | None = None,
         hidden: int | None = None,
@@ -96,12 +96,13 @@ class DreamerV3(nn.Module):
         given = (deter, hidden, classes, depth, units)
         widths = Size(*(known if own is None else own for own, known in zip(given, SIZES[size], strict=True)))
         require(widths.deter % blocks == 0, "model.deter", f"a multiple of blocks ({blocks})", widths.deter)
-        self.is_discrete, self.action_size = action_space == "discrete", action_shape
-        self.inputs = as_input(obs_shape)
-        latent = widths.deter + groups * widths.classes
-        parts = coders(self.inputs, widths.units, widths.depth, widths.deter, groups * widths.classes, blocks)
-        self.encoder, tokens, self.decoder = parts
-        self.rssm = RSSM(action_shape, tokens, widths.deter, widths.hidden, groups, widths.classes, blocks)
+        self.is_discrete, self.action_size = action_space != "continuous", action_shape
+        self.inputs, stoch = ObservationInput(obs_shape), groups * widths.classes
+        latent = widths.deter + stoch
+        self.encoder = Encoder(self.inputs, widths.units, widths.depth)
+        self.decoder = Decoder(self.inputs, widths.units, widths.depth, widths.deter, stoch, blocks)
+        sizes = (widths.deter, widths.hidden, groups, widths.classes, blocks)
+        self.rssm = RSSM(action_shape, self.encoder.output_size, *sizes)
         self.reward = dense((latent, widths.units), bins, scale=0.0)
         self.alive = dense((latent, widths.units), 1)
         outputs = action_shape if self.is_discrete else 2 * action_shape
@@ -143,11 +144,14 @@ class DreamerV3(nn.Module):
         return torch.cat([deter, stoch], -1), torch.cat([deter, (index + 1).to(deter)], -1)
 
     def act(self, obs: Any, state: Tensor) -> dict[str, Tensor]:
-        """Return the greedy ``action``, as the env's number or in [-1, 1], and the ``state`` after it, shape (B, S)."""
-        latent, state_part = self.latent(obs, state)
-        action = self.policy(latent).mode()
-        after = torch.cat([state_part, self.encoded(action).to(state_part)], -1)
-        return {"action": action, "state": after}
+        """Return the greedy ``action``, counted from 0 or in [-1, 1], and the ``state`` after it, shape (B, S).
+
+        ``logit`` has the log probabilities of discrete actions or the means of continuous ones, shape (B, A).
+        """
+        latent, known = self.latent(obs, state)
+        policy = self.policy(latent)
+        action, logit = policy.mode(), policy.log_p if isinstance(policy, rl.Categorical) else policy.mu
+        return {"action": action, "logit": logit, "state": torch.cat([known, self.encoded(action).to(known)], -1)}
 
     # ------------------------------------------------------------------ heads
 

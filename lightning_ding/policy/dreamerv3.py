@@ -20,6 +20,7 @@ size of an action, G latent variables, S size of a recurrent state, Z size of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require, searched
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.model.world.observations import reconstruction_error
 from lightning_ding.policy.base.action_bounds import ActionBounds, actor_shapes
 from lightning_ding.policy.base.config import PolicyConfig
@@ -55,11 +57,11 @@ class DreamerV3ModelConfig:
     """The world model, the actor and the critic."""
 
     obs_shape: Any = None
-    """Size or shape of an observation, a vector or an image; None means that it is taken from the env."""
+    """Size or shape of an observation, or a dict of them; None means that it is taken from the env."""
     action_shape: int | None = None
     """Number of actions, or dimensions of a continuous action; None means that it is taken from the env."""
     action_space: Literal["discrete", "continuous"] | None = None
-    """Kind of actions; None means that it is taken from the env."""
+    """Kind of actions; None means the env's, or discrete without an env."""
     action_low: Sequence[float] | None = None
     """Smallest value of each dimension of the action; None means the env's, or -1 without an env."""
     action_high: Sequence[float] | None = None
@@ -111,8 +113,8 @@ class DreamerV3LearnConfig(ReplayLearnConfig):
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(type="laprop", eps=1e-20))
     """The class of the optimizer."""
     agc: float | None = 0.3
-    """Largest norm of the gradient of each tensor in units of the norm of its weights, > 0; None for no limit. Only with
-    laprop."""
+    """Largest norm of the gradient of each tensor in units of the norm of its weights, > 0; None for no limit. Only
+    with laprop."""
     warmup: int = 1000
     """Updates in which the step size grows from 0, >= 0; only with laprop."""
     target_theta: float | None = 0.02
@@ -214,39 +216,49 @@ class DreamerV3Batch(TypedDict):
     """Rewards that came with the observations, 0 at the start of an episode, shape (L, B)."""
     alive: Tensor
     """0 where the env terminated the episode with the observation, else 1, shape (L, B)."""
-    is_first: Tensor
+    starts: Tensor
     """Whether an observation is the first of its episode, shape (L, B)."""
-    is_last: Tensor
+    ends: Tensor
     """Whether an observation is the last of its episode or sequence, shape (L, B)."""
-    is_real: Tensor
+    mask: Tensor
     """Whether a row is not padding, shape (L, B)."""
     recurrent_state: Tensor
     """State before the first row, shape (B, S)."""
     posterior_noise: Tensor
     """Uniform numbers, shape (L, B, G)."""
     prior_noise: Tensor
-    """Uniform numbers, shape (H, N, G)."""
+    """Uniform numbers, shape (H, B, K, G), of trajectories from K rows."""
     action_noise: Tensor
-    """Uniform numbers, shape (H, N), or standard normal ones, shape (H, N, A)."""
+    """Uniform numbers, shape (H, B, K), or standard normal ones, shape (H, B, K, A)."""
+
+
+def without_cache(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which autocast, if it is on, keeps no weights of 16 bits.
+
+    Otherwise the gradients of all rows would be added up in 16 bits, and weights from imagination, which has no
+    gradient, would be used in the losses, whose gradient would not reach them.
+    """
+    if not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, torch.get_autocast_dtype(device_type), cache_enabled=False)
 
 
 @POLICY_REGISTRY.register("dreamerv3")
 @with_memory
 class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
-    """DreamerV3 for discrete or continuous actions; vector and image observations.
+    """DreamerV3 for discrete or continuous actions; vector, image and dict observations.
 
     The arguments are those of :class:`Policy`; a ``model`` has the parts of :class:`~lightning_ding.model.DreamerV3`.
     The policy keeps the state of each env between the calls of its modes, until ``reset`` with the env's number.
 
     Example:
-        >>> policy = DreamerV3Policy({"model": {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}})
+        >>> policy = DreamerV3Policy({"model": {"obs_shape": 4, "action_shape": 2}})
         >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
         torch.Size([])
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DreamerV3Config
     learns_from_sequences: ClassVar[bool] = True
-    shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape", "action_space")
     parts_of_model: ClassVar[tuple[str, ...]] = (
         *("inputs", "encoder", "rssm", "decoder", "reward", "alive", "actor", "critic", "bins"),
     )
@@ -267,8 +279,9 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
     def _init_learn(self) -> None:
         learn = self.config.learn
         self.target_model = make_target(self.model.critic)
+        self._target_in_eval_mode = InEvalMode(self.target_model, where_it_matters=True)
         self._target_update = learn.target_update()
-        self.return_range = rl.ReturnRange()
+        self.return_statistics = rl.ReturnRange()
         optimizer = make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)
         if learn.optimizer.type == "laprop":
             optimizer.param_groups[0].update({"agc": learn.agc, "warmup": learn.warmup})
@@ -305,31 +318,38 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
     # ------------------------------------------------------------------ learning
 
     def prepare(self, data: Mapping[str, Any]) -> Any:
-        """Return a :class:`DreamerV3Batch` of a minibatch of T steps, which a sequence buffer gives."""
+        """Return a :class:`DreamerV3Batch` of a minibatch of T steps, which a sequence buffer gives.
+
+        Minibatches that are already prepared are returned unchanged.
+        """
+        if "starts" in data:
+            return dict(data)
         reward, terminated = data["reward"], data["terminated"].bool()
         rows = rl.episode_rows(terminated, data["mask"])
         column = torch.arange(reward.shape[1], device=reward.device)
-        is_first = torch.cat([data[IS_FIRST].bool()[None], rows.is_next[:-1]]) & rows.is_real
-        before = torch.where(rows.is_next, rows.step, rows.step - 1).clamp(min=0)  # step that led to the observation
-        starts = is_first.clone()
-        starts[0] = True  # the step before the sequence is not known
+        starts = torch.cat([data[IS_FIRST].bool()[None], rows.is_next[:-1]]) & rows.is_real
+        before = torch.where(rows.is_next, rows.step, rows.step - 1)  # the step that led to the observation
+        is_known = (before >= 0) & ~starts
+        before = before.clamp(min=0)
         alive = torch.ones_like(reward)
         if not self.config.learn.ignore_done:
             alive = 1 - (rows.is_next & terminated[rows.step, column]).to(reward)
         action = data["action"] if self.action_bounds is None else self.action_bounds.from_env(data["action"])
 
-        def observations(now: Tensor, following: Tensor) -> Tensor:
+        def observations(now: Any, following: Any) -> Any:
+            if isinstance(now, Mapping):
+                return {key: observations(now[key], following[key]) for key in now}
             is_next = rows.is_next.reshape(*rows.is_next.shape, *[1] * (now.ndim - 2))
             return torch.where(is_next, following[rows.step, column], now[rows.step, column])
 
         found = {
             "obs": observations(data["obs"], data["next_obs"]),
             "action": self.model.encoded(action[before, column]).to(reward),
-            "reward": torch.where(starts, 0.0, reward[before, column]),
+            "reward": torch.where(is_known, reward[before, column], 0.0),
             "alive": alive,
-            "is_first": is_first,
-            "is_last": rows.is_next,
-            "is_real": rows.is_real,
+            "starts": starts,
+            "ends": rows.is_next,
+            "mask": rows.is_real,
             STATE: data[STATE].to(reward),
         }
         noise = {name: value.to(reward) for name, value in self._noise_of(*rows.step.shape).items()}
@@ -337,19 +357,20 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
     def _noise_of(self, rows: int, size: int) -> dict[str, Tensor]:
         groups, horizon = self.model.rssm.groups, self.config.horizon
-        number = (self.config.imagine_last or rows) * size
+        shape = (horizon, size, self.config.imagine_last or rows)
         return {
             "posterior_noise": self._uniform((rows, size, groups)),
-            "prior_noise": self._uniform((horizon, number, groups)),
-            "action_noise": self._action_noise((horizon, number)),
+            "prior_noise": self._uniform((*shape, groups)),
+            "action_noise": self._action_noise(shape),
         }
 
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
         return data
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
-        report = self.updater.minimise(self.loss, batch)
-        self.return_range.update(gather_rows(report.pop("returns")))
+        with self._target_in_eval_mode:  # outside of the loss, which may be compiled
+            report = self.updater.minimise(self.loss, batch)
+        self.return_statistics.update(gather_rows(report.pop("returns")))
         self._target_update.apply(self.model.critic, self.target_model, self.progress.train_iter)
         return report
 
@@ -359,6 +380,10 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         It reports ``returns``, those of imagined trajectories, shape (H, N), and scalars: ``total_loss`` and its parts,
         the mean predicted value of imagined states, ``q_value``, and the entropy of the actor.
         """
+        with without_cache(batch["reward"].device.type):
+            return self._losses(batch)
+
+    def _losses(self, batch: DreamerV3Batch) -> tuple[Tensor, dict[str, Tensor]]:
         latent, losses = self.world_losses(batch)
         rows = slice(-self.config.imagine_last if self.config.imagine_last else None, None)
         behaviour, returns, report = self.behaviour_losses(batch, latent[rows], rows)
@@ -377,25 +402,25 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         """Return the latent states of the rows, shape (L, B, Z), and the losses of the world model (eq. 2 to 5)."""
         model, shape = self.model, batch["reward"].shape
         deter, stoch, action = model.unpack(batch["recurrent_state"])
-        target = model.inputs(batch["obs"].flatten(0, 1))
+        target = model.inputs(nested.apply(lambda x: x.flatten(0, 1), batch["obs"]))
         tokens = model.encoder(target).unflatten(0, shape)
         actions = torch.cat([action[None], batch["action"][1:]])
         deters, stochs, posterior = model.rssm.observe(
-            deter, stoch, actions, tokens, batch["is_first"], batch["posterior_noise"]
+            deter, stoch, actions, tokens, batch["starts"], batch["posterior_noise"]
         )
         latent = torch.cat([deters, stochs], -1)
         dynamics, representation = rl.balanced_kl(posterior, model.rssm.prior(deters), self.config.learn.free_nats)
-        decoded = rl.wide(model.decoder(latent.flatten(0, 1)))
-        is_known = batch["is_real"].clone()
-        is_known[0] &= batch["is_first"][0]  # no reward came before the sequence
+        decoded = model.decoder(latent.flatten(0, 1))
+        is_known = batch["mask"].clone()
+        is_known[0] &= batch["starts"][0]  # no reward came before the sequence
         rewards = rl.two_hot_loss(model.reward(latent), model.bins, batch["reward"])
         alive = F.binary_cross_entropy_with_logits(model.continues(latent), batch["alive"], reduction="none")
         return latent, {
-            "dynamics_loss": self._mean(dynamics, batch["is_real"]),
-            "representation_loss": self._mean(representation, batch["is_real"]),
-            "reconstruction_loss": self._mean(reconstruction_error(decoded, target).view(shape), batch["is_real"]),
+            "dynamics_loss": self._mean(dynamics, batch["mask"]),
+            "representation_loss": self._mean(representation, batch["mask"]),
+            "reconstruction_loss": self._mean(reconstruction_error(decoded, target).view(shape), batch["mask"]),
             "reward_loss": self._mean(rewards, is_known),
-            "continue_loss": self._mean(alive, batch["is_real"]),
+            "continue_loss": self._mean(alive, batch["mask"]),
         }
 
     def behaviour_losses(
@@ -409,7 +434,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             rows: Their rows in the minibatch.
         """
         model, config = self.model, self.config
-        real, alive = batch["is_real"][rows], batch["alive"][rows]
+        real, alive = batch["mask"][rows], batch["alive"][rows]
         states, actions, reward, lives = self._imagine(batch, latent.detach().flatten(0, 1), alive.flatten())
         value_logit = model.critic(states)
         value = rl.two_hot_mean(value_logit.detach(), model.bins)
@@ -417,12 +442,12 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         returns = rl.bootstrapped_returns(reward, value, lives, None, *factors)
         ones = torch.ones_like(lives[:1])
         weight = torch.cat([ones, (config.discount_factor * lives[1:-1]).cumprod(0)]) * lives[0] * real.flatten()
-        advantage = (returns - value[:-1]) / self.return_range.scale
+        advantage = (returns - value[:-1]) / self.return_statistics.scale
         policy = model.policy(states[:-1])
         entropy = policy.entropy()
         actor = -(policy.log_prob(actions) * advantage + config.learn.entropy_weight * entropy)
         learned = self._value_loss(value_logit[:-1], states[:-1], returns)
-        bootstrap, last = returns[0].view_as(real), batch["is_last"][rows]
+        bootstrap, last = returns[0].view_as(real), batch["ends"][rows]
         replayed = rl.bootstrapped_returns(batch["reward"][rows], bootstrap, alive, last, *factors)
         is_inner = real[:-1] & ~last[:-1]
         replay = self._value_loss(model.critic(latent[:-1]), latent[:-1].detach(), replayed)
@@ -431,10 +456,13 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             "value_loss": self._mean(learned, weight),
             "replay_value_loss": self._mean(replay, is_inner),
         }
-        report = {"q_value": value.mean(), "entropy": entropy.detach().mean(), "return_scale": self.return_range.scale}
+        report = {
+            "q_value": value.mean(),
+            "entropy": entropy.detach().mean(),
+            "return_scale": self.return_statistics.scale,
+        }
         return losses, returns, report
 
-    @torch.no_grad()
     def _imagine(self, batch: DreamerV3Batch, start: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return imagined latent states (H + 1, N, Z), actions (H, N), and rewards and continuations (H + 1, N).
 
@@ -443,15 +471,22 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             start: Latent states to start from, shape (N, Z).
             alive: Whether the episode continues there, shape (N,).
         """
+        with torch.no_grad(), self._in_eval_mode.context:
+            return self._imagine_on(batch, start, alive)
+
+    def _imagine_on(self, batch: DreamerV3Batch, start: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         model = self.model
         taken = list[Tensor]()
+        prior_noise, action_noise = (
+            batch[name].transpose(1, 2).flatten(1, 2) for name in ("prior_noise", "action_noise")
+        )  # type: ignore[literal-required]
 
         def choose(state: Tensor, step: int) -> Tensor:
-            taken.append(model.sampled(state, batch["action_noise"][step]))
+            taken.append(model.sampled(state, action_noise[step]))
             return model.encoded(taken[-1])  # type: ignore[no-any-return]
 
         deter, stoch = start.split([model.rssm.deter, model.rssm.stoch], -1)
-        states, _ = model.rssm.imagine(deter, stoch, choose, batch["prior_noise"])
+        states, _ = model.rssm.imagine(deter, stoch, choose, prior_noise)
         reward = rl.two_hot_mean(model.reward(states), model.bins)
         lives = torch.cat([alive[None], torch.sigmoid(model.continues(states[1:]))])
         return states, torch.stack(taken), reward, lives
@@ -474,8 +509,8 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         name = type(self).__name__
-        if isinstance(observation_space, (spaces.Dict, spaces.Tuple)):
-            raise TypeError(f"{name} needs vectors or images as observations, got {observation_space}")
+        if isinstance(observation_space, spaces.Dict) and "action_mask" in observation_space.spaces:
+            raise TypeError(f"{name} takes no action mask, got {observation_space}")
         shapes = actor_shapes(action_space, name)
         if shapes["action_space"] == "hybrid" or not isinstance(shapes["action_shape"], int):
             raise TypeError(f"{name} needs a Discrete or Box action space, got {action_space}")
@@ -487,7 +522,9 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         ratio = self.config.learn.train_ratio
         if ratio is None:
             return super().update_per_collect
-        return round(ratio * self.config.collect.n_sample / (self.config.learn.batch_size * self.config.learn_unroll_len))
+        return round(
+            ratio * self.config.collect.n_sample / (self.config.learn.batch_size * self.config.learn_unroll_len)
+        )
 
     @property
     def sample_options(self) -> dict[str, Any]:
@@ -500,8 +537,8 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         return [*super()._monitor_vars_learn(), *losses, "q_value", "entropy"]
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return super()._state_dict_learn() | {"return_range": self.return_range.state_dict()}
+        return super()._state_dict_learn() | {"return_statistics": self.return_statistics.state_dict()}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self.return_range.load_state_dict(state["return_range"])
+        self.return_statistics.load_state_dict(state["return_statistics"])

@@ -8,34 +8,26 @@ Shapes: B batch, S state size, F features, C channels, H height, W width.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.model.encoder import is_described, is_image
 from lightning_ding.model.features import create_features
 from lightning_ding.model.image_encoders import ImageInput, channels_last_on_cpu
 from lightning_ding.model.world.layers import BlockLinear, Dense, RMSNorm, dense, init_weight, linear
 from lightning_ding.rl.value_scales import symlog
+from lightning_ding.rl.world_models import wide
 
 FACTORS = (2, 3, 4, 4)  # channels of each stage, in units of the depth
 SMALLEST_SIDE = 3  # pixels after the last stage
 KERNEL = 5
 VECTOR_LAYERS = 3
-
-
-def is_image_shape(obs_shape: Any) -> bool:
-    """Return whether observations of a shape are images.
-
-    Raises:
-        ValueError: If it is a dict of shapes.
-    """
-    is_dict = isinstance(obs_shape, Mapping) and not is_described(obs_shape)
-    require(not is_dict, "model.obs_shape", "that of a vector or an image with dreamerv3", obs_shape)
-    return is_image(obs_shape)
 
 
 class VectorInput(nn.Module):
@@ -135,7 +127,9 @@ class PixelDecoder(nn.Module):
         blocks: Blocks of the first layer.
     """
 
-    def __init__(self, shape: tuple[int, int, int], depth: int, deter: int, stoch: int, units: int, blocks: int) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], depth: int, deter: int, stoch: int, units: int, blocks: int
+    ) -> None:
         super().__init__()
         sizes = stage_sizes(*shape[1:])
         channels = [depth * factor for factor in FACTORS[: max(1, len(sizes) - 1)]][::-1]
@@ -158,28 +152,99 @@ class PixelDecoder(nn.Module):
         return x + 0.5
 
 
-def vector_encoder(size: int, units: int) -> nn.Sequential:
-    """Return the encoder of vectors: three layers."""
-    return dense((size, *[units] * VECTOR_LAYERS))
+class ObservationInput(nn.Module):
+    """Observations as what the encoder reads and the decoder predicts: one vector of all vectors, and images.
+
+    Args:
+        obs_shape: Size, shape or description of an observation, or a dict of these.
+
+    Raises:
+        ValueError: If there is an entry ``action_mask``.
+    """
+
+    def __init__(self, obs_shape: Any) -> None:
+        super().__init__()
+        entries = dict(_entries(obs_shape))
+        require("action_mask" not in entries, "model.obs_shape", "one without action_mask with dreamerv3", obs_shape)
+        self.vector_names = [name for name, shape in entries.items() if not is_image(shape)]
+        self.image_names = [name for name, shape in entries.items() if is_image(shape)]
+        self.vectors = nn.ModuleList(VectorInput(entries[name]) for name in self.vector_names)
+        self.images = nn.ModuleList(PixelInput(entries[name]) for name in self.image_names)
+        self.vector_size = sum(cast(VectorInput, one).size for one in self.vectors)
+
+    def forward(self, obs: Any) -> list[Tensor]:
+        """Return the vector, shape (B, vector_size), if there is one, and the images, shapes (B, C, H, W)."""
+        leaves = nested.flatten(obs) if isinstance(obs, Mapping) else {"": obs}
+        vectors = [one(leaves[name]) for one, name in zip(self.vectors, self.vector_names, strict=True)]
+        images = [one(leaves[name]) for one, name in zip(self.images, self.image_names, strict=True)]
+        return [*([torch.cat(vectors, -1)] if vectors else []), *images]
 
 
-def reconstruction_error(decoded: Tensor, target: Tensor) -> Tensor:
-    """Return the sum of the squared differences of decoded observations and targets, shape (B,)."""
-    return (decoded - target.to(decoded)).square().flatten(1).sum(1)
+def _entries(obs_shape: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names of the entries of an observation, as :func:`nested.flatten` writes them, and their shapes."""
+    if not isinstance(obs_shape, Mapping) or is_described(obs_shape):
+        yield name, obs_shape
+        return
+    for key, below in obs_shape.items():
+        yield from _entries(below, f"{name}/{key}" if name else str(key))
 
 
-def as_input(obs_shape: Any) -> VectorInput | PixelInput:
-    """Return what converts observations to the inputs of an encoder, which its decoder predicts."""
-    return PixelInput(obs_shape) if is_image_shape(obs_shape) else VectorInput(obs_shape)
+class Encoder(nn.Module):
+    """Layers over the vector and convolutions over each image.
+
+    Args:
+        inputs: What it reads.
+        units: Width of the layers.
+        depth: Channels of the convolutions.
+    """
+
+    def __init__(self, inputs: ObservationInput, units: int, depth: int) -> None:
+        super().__init__()
+        sizes = (inputs.vector_size, *[units] * VECTOR_LAYERS)
+        self.vector = dense(sizes) if inputs.vector_size else None
+        self.images = nn.ModuleList(PixelEncoder(_shape(one), depth) for one in inputs.images)
+        of_images = sum(cast(PixelEncoder, one).output_size for one in self.images)
+        self.output_size = of_images + (units if inputs.vector_size else 0)
+
+    def forward(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return features, shape (B, F), of what :class:`ObservationInput` returns."""
+        vectors = [] if self.vector is None else [self.vector(parts[0])]
+        images = parts[len(vectors) :]
+        features = [*vectors, *(net(one) for net, one in zip(self.images, images, strict=True))]
+        return features[0] if len(features) == 1 else torch.cat(features, -1)
 
 
-def coders(
-    inputs: VectorInput | PixelInput, units: int, depth: int, deter: int, stoch: int, blocks: int
-) -> tuple[Any, int, Any]:
-    """Return the encoder of these inputs, the number of its features, and the decoder of states."""
-    if isinstance(inputs, PixelInput):
-        shape = cast("tuple[int, int, int]", tuple(inputs.shape))
-        encoder = PixelEncoder(shape, depth)
-        return encoder, encoder.output_size, PixelDecoder(shape, depth, deter, stoch, units, blocks)
-    decoder = dense((deter + stoch, *[units] * VECTOR_LAYERS), inputs.size)
-    return vector_encoder(inputs.size, units), units, decoder
+class Decoder(nn.Module):
+    """Predicts what an encoder reads from latent states.
+
+    Args:
+        inputs: What it predicts.
+        units: Width of the layers.
+        depth: Channels of the convolutions.
+        deter: Size of the deterministic part of a state.
+        stoch: Size of its discrete part.
+        blocks: Blocks of the first layer of images.
+    """
+
+    def __init__(self, inputs: ObservationInput, units: int, depth: int, deter: int, stoch: int, blocks: int) -> None:
+        super().__init__()
+        sizes = (deter + stoch, *[units] * VECTOR_LAYERS)
+        self.vector = dense(sizes, inputs.vector_size) if inputs.vector_size else None
+        widths = (depth, deter, stoch, units, blocks)
+        self.images = nn.ModuleList(PixelDecoder(_shape(one), *widths) for one in inputs.images)
+
+    def forward(self, state: Tensor) -> list[Tensor]:
+        """Return predictions in the order of :class:`ObservationInput`, of states, shape (B, S)."""
+        vectors = [] if self.vector is None else [self.vector(state)]
+        return [*vectors, *(net(state) for net in self.images)]
+
+
+def _shape(image: nn.Module) -> tuple[int, int, int]:
+    channels, height, width = cast(PixelInput, image).shape
+    return channels, height, width
+
+
+def reconstruction_error(decoded: Sequence[Tensor], target: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the squared differences of predicted observations and targets, shape (B,)."""
+    errors = [(wide(one) - other).square().flatten(1).sum(1) for one, other in zip(decoded, target, strict=True)]
+    return torch.stack(errors).sum(0)

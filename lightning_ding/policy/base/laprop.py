@@ -65,7 +65,11 @@ class LaProp(Optimizer):
         states: list[Any] = [self.state[one] for one in parameters]
         for one, state in zip(parameters, states, strict=True):
             if not state:
-                state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(one), "exp_avg_sq": torch.zeros_like(one)}
+                state |= {
+                    "step": torch.zeros(()),
+                    "exp_avg": torch.zeros_like(one),
+                    "exp_avg_sq": torch.zeros_like(one),
+                }
         for state in states:
             state["step"] += 1
         (beta1, beta2), number = group["betas"], states[0]["step"].item()
