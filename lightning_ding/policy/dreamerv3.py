@@ -31,7 +31,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import require, searched
+from lightning_ding.config import moved, require, searched
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.model.world.observations import reconstruction_error
 from lightning_ding.policy.base.action_bounds import ActionBounds, actor_shapes
@@ -55,6 +55,10 @@ from lightning_ding.worker.config import ReplayBufferConfig
 @dataclass(frozen=True, kw_only=True)
 class DreamerV3ModelConfig:
     """The world model, the actor and the critic."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        core="the world model has its own kind of recurrent layers: set size, or deter, hidden and blocks",
+    )
 
     obs_shape: Any = None
     """Size or shape of an observation, or a dict of them; None means that it is taken from the env."""

@@ -245,17 +245,24 @@ def slow_behaviour(policy: Any, batch: Config, latent: Tensor) -> tuple[dict[str
                 gain = float(acts.log_prob(actions[step])) * advantage + 0.1 * float(acts.entropy())
                 sums["actor_loss"] -= weight * gain
                 sums["value_loss"] += weight * critic_loss(states[step], float(found[step, row, column]))
-    for column in range(B):
-        following = float(found[0, -1, column])
-        for row in range(rows - 2, -1, -1):
-            after, place = float(found[0, row + 1, column]), offset + row + 1
-            mixed = after if batch["ends"][place, column] else (1 - mix) * after + mix * following
-            following = float(batch["reward"][place, column]) + gamma * float(batch["alive"][place, column]) * mixed
-            if batch["mask"][place - 1, column] and not batch["ends"][place - 1, column]:
-                sums["replay_value_loss"] += critic_loss(latent[row, column][None], following)
+    sums["replay_value_loss"] = slow_replay(policy, batch, latent, found[0], critic_loss)
     sizes = {"actor_loss": config.horizon * rows * B, "value_loss": config.horizon * rows * B}
     sizes["replay_value_loss"] = (rows - 1) * B
     return {name: total / sizes[name] for name, total in sums.items()}, found.flatten(1)
+
+
+def slow_replay(policy: Any, batch: Config, latent: Tensor, bootstrap: Tensor, critic_loss: Any) -> float:
+    """Return the sum of the critic's losses on the rows of sequences, from the last row to the first."""
+    rows, gamma, mix, total = len(latent), policy.config.discount_factor, policy.config.learn.lambda_, 0.0
+    for column in range(B):
+        following = float(bootstrap[-1, column])
+        for row in range(rows - 2, -1, -1):
+            after, place = float(bootstrap[row + 1, column]), len(batch["mask"]) - rows + row + 1
+            mixed = after if batch["ends"][place, column] else (1 - mix) * after + mix * following
+            following = float(batch["reward"][place, column]) + gamma * float(batch["alive"][place, column]) * mixed
+            if batch["mask"][place - 1, column] and not batch["ends"][place - 1, column]:
+                total += critic_loss(latent[row, column][None], following)
+    return total
 
 
 class TestMemory:
@@ -367,3 +374,46 @@ class TestOptions:
                 policy.learn_mode.forward(data(reward=torch.full((T, B), 5.0 + number)))
             ends.append(torch.cat([x.flatten() for x in policy.state_dict().values()]))
         assert not torch.equal(*ends)
+
+
+def corridor(policy: Any, rng: np.random.Generator, steps: int = 8, size: int = 16) -> Config:
+    """Return random walks in a corridor of four places, whose last one is worth 1 and ends the episode."""
+    place = np.zeros((steps + 1, size), dtype=int)
+    place[0], action = rng.integers(0, 3, size), rng.integers(0, 2, (steps, size))
+    after = np.zeros((steps, size), dtype=int)
+    for step in range(steps):
+        after[step] = np.clip(place[step] + 2 * action[step] - 1, 0, 3)
+        place[step + 1] = np.where(after[step] == 3, 0, after[step])
+    seen, ends = np.eye(4, dtype=np.float32), after == 3
+    columns = {"obs": seen[place[:-1]], "next_obs": seen[after], "action": action, "reward": ends.astype(np.float32)}
+    columns |= {"terminated": ends, "mask": np.ones_like(ends), "is_first": np.ones(size, dtype=bool)}
+    state = np.zeros((size, policy.model.state_size), dtype=np.float32)
+    return {name: torch.from_numpy(one) for name, one in {**columns, "recurrent_state": state}.items()}
+
+
+def after_updates(number: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the probability of going to the right and the value in each place after learning from random walks."""
+    sizes = {"deter": 32, "hidden": 16, "units": 32, "groups": 4, "classes": 4, "blocks": 2, "bins": 41}
+    learn = {"learning_rate": 1e-2, "warmup": 20, "free_nats": 0.0, "replay_value_weight": 0.0}
+    config = {"learn_unroll_len": 8, "horizon": 4, "discount_factor": 0.8, "learn": learn}
+    torch.manual_seed(seed)
+    policy: Any = DreamerV3Policy({**config, "model": {"obs_shape": 4, "action_shape": 2, **sizes}})
+    policy.seed(seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        policy.learn_mode.forward(corridor(policy, rng))
+    with torch.no_grad():
+        latent, _ = policy.model.latent(torch.eye(4)[:3], policy.model.first_state(3))
+        return policy.model.policy(latent).log_p.exp()[:, 1], rl.two_hot_mean(
+            policy.model.critic(latent), policy.model.bins
+        )
+
+
+def test_it_learns_in_imagination_from_random_walks_where_to_go() -> None:
+    assert after_updates(100, seed=0)[0].min() > 0.9  # after 80 updates with each of the seeds 0 to 3
+
+
+@pytest.mark.slow
+def test_values_are_those_of_the_way_that_it_learned() -> None:
+    _, value = after_updates(700, seed=0)
+    assert_close(value, torch.tensor([0.64, 0.8, 1.0]), rtol=0, atol=0.06)  # of 0.8 for each further step

@@ -65,7 +65,8 @@ class RMSNorm(nn.Module):
         """Return normalised features, of the shape of ``x``."""
         x = wide(x)
         scale = self.scale if self.axis == -1 else self.scale[:, None, None]
-        return x * (torch.rsqrt(x.square().mean(self.axis, keepdim=True) + EPS) * scale)
+        # in this order, because ONNX Runtime refuses scales that the exporter has joined and multiplied by numbers
+        return x * torch.rsqrt(x.square().mean(self.axis, keepdim=True) + EPS) * scale
 
 
 class Dense(nn.Module):
