@@ -289,6 +289,12 @@ CASES: dict[str, Case] = {
         {"burnin_step": 2, "learn_unroll_len": 4, "num_neighbours": 3, "learn": {"target_theta": None}},
         data={"wrappers": ["previous_step"]},
     ),
+    "dreamerv3": Case(
+        "a world model of continuous actions",
+        "dreamerv3",
+        {"learn_unroll_len": 4, "horizon": 2, "model": {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "blocks": 2}},
+        "Pendulum-v1",
+    ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "mappo": Case("a team", "mappo", env=TEAM),
     "iql_ma": Case("a team of independent agents", "iql_ma", env=TEAM),
