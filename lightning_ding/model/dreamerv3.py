@@ -14,7 +14,7 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.model.heads import check_action_shape
 from lightning_ding.model.world.layers import dense
-from lightning_ding.model.world.observations import Decoder, Encoder, ObservationInput
+from lightning_ding.model.world.observations import ObservationDecoder, ObservationEncoder, ObservationInput
 from lightning_ding.model.world.rssm import RSSM, UNIFORM
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -99,8 +99,8 @@ class DreamerV3(nn.Module):
         self.is_discrete, self.action_size = action_space != "continuous", action_shape
         self.inputs, stoch = ObservationInput(obs_shape), groups * widths.classes
         latent = widths.deter + stoch
-        self.encoder = Encoder(self.inputs, widths.units, widths.depth)
-        self.decoder = Decoder(self.inputs, widths.units, widths.depth, widths.deter, stoch, blocks)
+        self.encoder = ObservationEncoder(self.inputs, widths.units, widths.depth)
+        self.decoder = ObservationDecoder(self.inputs, widths.units, widths.depth, widths.deter, stoch, blocks)
         sizes = (widths.deter, widths.hidden, groups, widths.classes, blocks)
         self.rssm = RSSM(action_shape, self.encoder.output_size, *sizes)
         self.reward = dense((latent, widths.units), bins, scale=0.0)

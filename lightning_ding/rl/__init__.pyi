@@ -116,8 +116,8 @@ from .tensor_draws import (
 )
 from .value_scales import rescale_output as rescale_output, symexp as symexp, symlog as symlog
 from .world_models import (
-    EpisodeRows as EpisodeRows,
     ReturnRange as ReturnRange,
+    SequenceRows as SequenceRows,
     balanced_kl as balanced_kl,
     bootstrapped_returns as bootstrapped_returns,
     categorical_kl as categorical_kl,

@@ -176,7 +176,7 @@ def bootstrapped_returns(
     return torch.stack(found[::-1])
 
 
-class EpisodeRows(NamedTuple):
+class SequenceRows(NamedTuple):
     """Which observation is in each row of sequences that also contain the last observations of episodes."""
 
     step: Tensor
@@ -187,7 +187,7 @@ class EpisodeRows(NamedTuple):
     """Whether there is an observation, shape (L, B)."""
 
 
-def episode_rows(terminated: Tensor, mask: Tensor) -> EpisodeRows:
+def episode_rows(terminated: Tensor, mask: Tensor) -> SequenceRows:
     """Return the rows of T steps in which episodes may end: T + 1 rows, of which the latest are left out.
 
     Each step has a row with its observation. A step that ends an episode, and the last real step of a sequence, is
@@ -211,7 +211,7 @@ def episode_rows(terminated: Tensor, mask: Tensor) -> EpisodeRows:
     source = source.scatter(0, torch.where(is_real, place, 2 * steps), number)
     source = source.scatter(0, torch.where(ends, place + 1, 2 * steps), number + 1)[: steps + 1]
     found = source.clamp(min=0)
-    return EpisodeRows(found // 2, found % 2 == 1, source >= 0)
+    return SequenceRows(found // 2, found % 2 == 1, source >= 0)
 
 
 class ReturnRange(nn.Module):

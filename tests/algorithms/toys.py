@@ -82,6 +82,13 @@ def without(names: Sequence[str], why: str) -> dict[str, Run | str]:
     return dict.fromkeys(names, why)
 
 
+SMALL_DREAMER: Config = {
+    **{"learn_unroll_len": 4, "horizon": 2, "collect": {"n_sample": 16}},
+    "model": {"deter": 32, "hidden": 16, "units": 32, "groups": 4, "classes": 4, "blocks": 2},
+    "learn": {"learning_rate": 3e-3, "warmup": 20, "update_per_collect": 4},
+}
+LONGER_DREAMER = deep_merge(SMALL_DREAMER, {"learn_unroll_len": 12, "horizon": 6, "model": {"deter": 64}})
+OF_WORLDS = "its networks and step size are made for long runs"
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
 RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
@@ -106,7 +113,7 @@ OF_ATARI = "its step size of 5e-5 is made for 50 million steps"
 OF_LONG_EPISODES = "its sequences of 104 steps would be padding, with 1 update for 64 steps"
 OF_GYM = "its context of 20 steps would be padding, returns are divided by 1,000, and 10,000 updates warm it up"
 NO_BOX = without(CONTINUOUS_ONLY, "its actions are continuous")
-NO_VALUES = without(("pg", "bc", "dt"), "it learns no values")
+NO_VALUES = without(("pg", "bc", "dt"), "it learns no values") | without(("dreamerv3",), "its values are of latent states")
 NO_CHOICE = without([name for name in NAMES if name not in CONTINUOUS], "its actions are discrete")
 
 CHOICE: dict[str, Run | str] = NO_BOX | {
@@ -123,6 +130,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "iqn": Run(1500),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
     **dict.fromkeys(RECURRENT_Q, Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True)),
+    "dreamerv3": "it refuses action masks",
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
     "ppg": Run(4096, PHASES, OF_PHASES),
@@ -170,6 +178,7 @@ PARTS: dict[str, Run | str] = {
     **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
     "recurrent_ppo": Run(12_288, slow=True),
+    "dreamerv3": Run(1000, SMALL_DREAMER, OF_WORLDS, slow=True),
     "iql": Run(500, SHARP, OF_BETA, slow=True),
     "awac": Run(500, SHARP, OF_BETA, slow=True),
     "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
@@ -180,12 +189,13 @@ SHORT_EPISODES: Config = {
     "learn": {"learning_rate": 1e-3, "update_per_collect": 4, "target_theta": 0.01},
 }
 CUE: dict[str, Run | str] = {
-    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo")], "it has no memory"),
+    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo", "dreamerv3")], "it has no memory"),
     "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
     **dict.fromkeys(
         RECURRENT_Q, Run(20_000, SHORT_EPISODES, f"{OF_LONG_EPISODES}, and a target that moves by 0.001", slow=True)
     ),
     "recurrent_ppo": Run(30_720, slow=True),
+    "dreamerv3": Run(2000, LONGER_DREAMER, OF_WORLDS, slow=True),
 }
 HINDSIGHT: Config = {
     "nstep": 1,
@@ -199,7 +209,7 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "impala", "acer", "r2d2", "ngu"],
+        ["ppo_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3"],
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),

@@ -189,7 +189,7 @@ def _entries(obs_shape: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from _entries(below, f"{name}/{key}" if name else str(key))
 
 
-class Encoder(nn.Module):
+class ObservationEncoder(nn.Module):
     """Layers over the vector and convolutions over each image.
 
     Args:
@@ -214,7 +214,7 @@ class Encoder(nn.Module):
         return features[0] if len(features) == 1 else torch.cat(features, -1)
 
 
-class Decoder(nn.Module):
+class ObservationDecoder(nn.Module):
     """Predicts what an encoder reads from latent states.
 
     Args:
