@@ -159,7 +159,7 @@ def family(kind: str) -> tuple[Config, ...]:
     """Return the configs that all cases of an algorithm start from."""
     if kind in ROLLOUTS:
         return ROLLOUTS[kind]
-    if kind in ("bc", "impala", "acer", "ppo_offpolicy"):  # take no random actions
+    if kind in ("bc", "impala", "acer", "ppo_offpolicy", "ppg_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
     if kind in ("maddpg", "masac"):
@@ -292,7 +292,10 @@ CASES: dict[str, Case] = {
     "dreamerv3": Case(
         "a world model of continuous actions",
         "dreamerv3",
-        {"learn_unroll_len": 4, "horizon": 2, "model": {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "blocks": 2}},
+        {
+            **{"learn_unroll_len": 4, "horizon": 2},
+            "model": {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "blocks": 2},
+        },
         "Pendulum-v1",
     ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
@@ -302,6 +305,7 @@ CASES: dict[str, Case] = {
     "qmix": Case("a monotonic mixer", "qmix", env=TEAM),
     "wqmix": Case("a team with a memory and a central value", "wqmix", {"model": {"core": {"type": "gru"}}}, TEAM),
     "qtran": Case("a joint value of a team", "qtran", env=TEAM),
+    "madqn": Case("agents that learn from others with more knowledge", "madqn", env=TEAM),
     "ippo": Case("a team without common weights", "ippo", {"model": {"parameter_sharing": False}}, TEAM),
     "recurrent_mappo": Case("a team with a memory", "recurrent_mappo", {"learn_unroll_len": 4}, TEAM),
     "happo": Case("a team whose agents learn in turn", "happo", env=TEAM),
@@ -312,6 +316,7 @@ CASES: dict[str, Case] = {
     "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
     "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),
+    "ppg_offpolicy": Case("two phases of replay", "ppg_offpolicy", {"learn": {"aux_freq": 3, "aux_train_epoch": 2}}),
     "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),

@@ -44,7 +44,7 @@ POLICIES: dict[str, Any] = {
     "collect": {"n_sample": 128},
 }
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), VALUES),
+    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"), VALUES),
     **dict.fromkeys(("ippo", "mappo", "happo"), POLICIES),
 }
 """Settings of each algorithm; ``wqmix`` has its optimistic weights."""

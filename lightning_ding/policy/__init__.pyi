@@ -37,6 +37,7 @@ from .ngu import NGUConfig as NGUConfig, NGUPolicy as NGUPolicy
 from .pdqn import PDQNConfig as PDQNConfig, PDQNPolicy as PDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
 from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
+from .ppg_offpolicy import PPGOffConfig as PPGOffConfig, PPGOffPolicy as PPGOffPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
 from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
 from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy
@@ -58,6 +59,7 @@ from .teams.coma import COMAConfig as COMAConfig, COMAPolicy as COMAPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
 from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
+from .teams.madqn import MADQNConfig as MADQNConfig, MADQNPolicy as MADQNPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,

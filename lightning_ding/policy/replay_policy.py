@@ -118,15 +118,19 @@ class ReplayLearnConfig(LearnConfig):
 class ReplayCollectConfig:
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 1
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 1
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
+    n_episode: int | None = None
+    """Whole episodes of a round on each rank, >= 1, with the collector episode; None with n_sample."""
     unroll_len: int = 1
     """Steps of a training sample; there is no memory, so only 1."""
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     """The collector."""
 
     def __post_init__(self) -> None:
-        require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
+        given = [one for one in (self.n_sample, self.n_episode) if one is not None]
+        allowed = f">= 1 without collect.n_episode, and None with one >= 1 (it is {self.n_episode})"
+        require(len(given) == 1 and given[0] >= 1, "collect.n_sample", allowed, self.n_sample)
         require(self.unroll_len == 1, "collect.unroll_len", "1 for networks without memory", self.unroll_len)
 
 

@@ -124,6 +124,7 @@ ALGORITHMS = {
     "ppo_offpolicy": Algorithm(
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),
+    "ppg_offpolicy": Algorithm(config=deep_merge(REPLAYED, {"learn": {"aux_freq": 4, "aux_train_epoch": 1}})),
     "impala": Algorithm(config=deep_merge(REPLAYED, {"unroll_len": 5})),
     "acer": Algorithm(config={**ACER, "unroll_len": 5}),
     "recurrent_ppo": Algorithm(
@@ -145,6 +146,7 @@ TEAMS = {
     "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),
     "wqmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8, "type": "gru"}}})),
     "qtran": Algorithm(TEAM, TEAM_Q),
+    "madqn": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "gru", "hidden_size": 8}}})),
     "maddpg": Algorithm(LINE, deep_merge(TEAM_ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "masac": Algorithm(TEAM, deep_merge(TEAM_ACTOR_CRITIC, {"learn": {"alpha_per_agent": True}})),
 }

@@ -106,6 +106,9 @@ CONFIGS: dict[str, Config] = {
     "ppo_offpolicy": deep_merge(
         ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
     ),
+    "ppg_offpolicy": deep_merge(
+        ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
+    ),
     "impala": deep_merge(
         ROLLOUT, {"learn": {"entropy_weight": 0.01}, "collect": {"n_sample": 64}, "other": SMALL_BUFFER}
     ),
@@ -177,6 +180,7 @@ def train(
         ("recurrent_ppo", 2560, "vector"),
         ("ppg", 2560, "dict"),
         ("ppo_offpolicy", 2560, "vector"),
+        ("ppg_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
         ("acer", 2560, "vector"),
         ("a2c", 2400, "dict"),

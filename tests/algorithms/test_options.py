@@ -47,12 +47,15 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("crossq", "learn.target_update_freq"),
     ("discrete_sac", "collect.sde_sample_freq"),
     ("ngu", "model.core.residual"),
+    ("ppg_offpolicy", "model.share_encoder"),
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
 # gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
-# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py.
+# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py; whole
+# episodes have tests in tests/datamodules/test_whole_episodes.py.
 LEFT_OUT = (
     "collect.collector.",
+    "collect.n_episode",
     "eval.evaluator.",
     "other.replay_buffer.",
     "reward_model.",
@@ -233,6 +236,9 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.c_clip_ratio": Option(0.1),
     "learn.rho_pg_clip_ratio": Option(0.1),
     "learn.clip_ratio": Option(0.001),
+    "learn.aux_freq": Option(3),
+    "learn.aux_train_epoch": Option(2),
+    "learn.aux_bc_weight": Option(5.0),
     "learn.dual_clip": Option(1.001),
     "learn.value_clip": Option(0.001),
     "learn.value_norm": Option(True),

@@ -34,13 +34,16 @@ RUN = {
         "mdqn",
         "ngu",
         "pdqn",
+        "ppg_offpolicy",
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
     *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
-    *("iql_ma", "vdn", "qmix", "wqmix", "qtran"),
+    *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
-TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
+TEAMS = dict.fromkeys(
+    ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"), "lightning_ding.envs.teams.games.TwoStepGame"
+)
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
@@ -83,7 +86,8 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
 
 @pytest.mark.parametrize("name", sorted(ON_POLICY))
 def test_refusal_of_an_on_policy_algorithm_names_those_that_run(name: str) -> None:
-    allowed = "one that learns from replay, such as 'acer' or 'impala' or 'ppo_offpolicy' of the on-policy family"
+    names = "'acer' or 'impala' or 'ppg_offpolicy' or 'ppo_offpolicy'"
+    allowed = f"one that learns from replay, such as {names} of the on-policy family"
     assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
 
 

@@ -150,6 +150,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "vdn": ("vdn", {**TEAM_SHAPES, "agent_id": False}, valued_team),
     "qmix": ("qmix", {**TEAM_SHAPES, "core": {"type": "lstm", "hidden_size": 4}}, valued_team),
     "wqmix": ("wqmix", {**TEAM_SHAPES, "central_embed_dim": 8}, valued_team),
+    "madqn": ("madqn", {**TEAM_SHAPES, "layer_norm": True}, valued_team),
     "qtran": ("qtran", {**TEAM_SHAPES, "embedding_size": 8}, valued_team),
     "coma": ("coma", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM, TEAM_ACTION)),
     "mat": ("mat", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM, TEAM_ACTION)),

@@ -47,13 +47,14 @@ CARTPOLE = {
     "ppo": 475,
     "ppg": 475,
     "ppo_offpolicy": 450,
+    "ppg_offpolicy": 450,
     "impala": 450,
     "acer": 450,
     "pqn": 475,
     "a2c": 450,
     "pg": 400,
 }
-TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran")
+TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn")
 TEAMS = {name: f"{name}_two_step" for name in ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat", *TEAM_Q)}
 TEAMS |= {name: f"{name}_cover" for name in ("maddpg", "masac")}
 """The recipes of teams, which learn the two-step game or a game on a line, and their YAML files."""
@@ -70,7 +71,7 @@ PENDULUM = {
     "rlpd": -200,
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9, "ngu": 0.9}  # reward models and hindsight
-REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
+REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red", "pdeil", "pwil"), 450)
 BARS = CARTPOLE | PENDULUM | REWARDED | {"recurrent_ppo_t_maze": 1.0}
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
@@ -104,10 +105,16 @@ TWINS |= {
     "her": "her_bitflip",
     "ngu": "ngu_corridor",
 }
-TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
+TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red", "pdeil", "pwil")}
 TWINS |= {name: name for name in PACKAGES}
 DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "r2d3": "demos.npz", "rlpd": "pendulum.npz"}
-OF_REWARDS = {"gail": "expert.npz", "guided_cost": "expert.npz", "red": "expert.npz"}
+OF_REWARDS = {
+    "gail": "expert.npz",
+    "guided_cost": "expert.npz",
+    "red": "expert.npz",
+    "pdeil": "expert.npz",
+    "pwil": "expert.npz",
+}
 OF_REWARDS |= {"trex": "ranked.npz", "drex": "ranked.npz"}
 """The recipes whose file is an option of their reward model."""
 DATA |= OF_REWARDS

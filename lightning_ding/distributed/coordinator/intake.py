@@ -371,6 +371,8 @@ def check_policy(policy: Mapping[str, Any]) -> None:
     require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
     require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
     made = create_policy(policy, enable_field=["command"])
+    counted = "None in a distributed run, which counts transitions"
+    require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
     require(made.n_sample is not None, NAME, "one that collects", kind)
     model, allowed = made.config.reward_model.type, "None in a distributed run, which trains no reward model"
     require(model is None, f"{NAME}.reward_model.type", allowed, model)

@@ -78,8 +78,8 @@ class TeamQLearnConfig(QLearningLearnConfig):
 class TeamQCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 32
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 32
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
     unroll_len: int = 1
     """Steps of a collected item; only 1, because the buffer draws the sequences, see learn_unroll_len."""
 
