@@ -162,6 +162,8 @@ def family(kind: str) -> tuple[Config, ...]:
     if kind in ("bc", "impala", "acer", "ppo_offpolicy", "ppg_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
+    if kind == "dreamerv3":
+        return {name: section for name, section in REPLAY.items() if name != "random_collect_size"}, {}
     if kind in ("maddpg", "masac"):
         return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC

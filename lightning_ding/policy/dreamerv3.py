@@ -37,7 +37,7 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.recurrent import EnvStates, act, with_memory
 from lightning_ding.policy.base.spaces import obs_shape
-from lightning_ding.policy.dreamerv3_config import DreamerV3Config
+from lightning_ding.policy.dreamerv3_options import DreamerV3Config
 from lightning_ding.policy.replay_policy import ReplayPolicy, make_target
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE

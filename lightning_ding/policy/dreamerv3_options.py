@@ -1,4 +1,4 @@
-"""The config of DreamerV3, see :mod:`lightning_ding.policy.dreamerv3`."""
+"""The options of DreamerV3, see :mod:`lightning_ding.policy.dreamerv3`."""
 
 from __future__ import annotations
 
