@@ -5,7 +5,7 @@ Shapes: B batch, S size of a recurrent state, Z size of a latent state (D + G K)
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -185,4 +185,4 @@ class DreamerV3(nn.Module):
 
     def continues(self, latent: Tensor) -> Tensor:
         """Return the logits of the probabilities that episodes continue after latent states, shape (...)."""
-        return cast(Tensor, rl.wide(self.alive(latent)).squeeze(-1))
+        return rl.wide(self.alive(latent)).squeeze(-1)

@@ -143,7 +143,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         return {"action": self._to_env(act(self, self._evaluating, obs)["action"])}
 
     def _to_env(self, action: Tensor) -> Tensor:
-        return self.action_start.to_env(action) if self.action_bounds is None else self.action_bounds.to_env(action)  # type: ignore[no-any-return]
+        return self.action_start.to_env(action) if self.action_bounds is None else self.action_bounds.to_env(action)
 
     def _uniform(self, shape: Sequence[int]) -> Tensor:
         return torch.from_numpy(self.rng.random(tuple(shape), dtype=np.float32))
@@ -318,7 +318,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         taken = list[Tensor]()
         prior_noise, action_noise = (
             batch[name].transpose(1, 2).flatten(1, 2) for name in ("prior_noise", "action_noise")
-        )  # type: ignore[literal-required]
+        )
 
         def choose(state: Tensor, step: int) -> Tensor:
             taken.append(model.sampled(state, action_noise[step]))

@@ -113,4 +113,5 @@ class BlockLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs, shape (B, outputs), of ``x``, shape (B, inputs)."""
         parts = x.unflatten(-1, (self.blocks, -1)).transpose(0, 1)  # (G, B, inputs / G)
-        return (parts @ self.weight).transpose(0, 1).flatten(1) + self.bias
+        outputs: Tensor = (parts @ self.weight).transpose(0, 1).flatten(1) + self.bias
+        return outputs

@@ -149,7 +149,7 @@ class PixelDecoder(nn.Module):
         for layer, norm, size in zip(self.convolutions, self.norms, self.sizes, strict=True):
             x = F.interpolate(F.silu(norm(x)), size=size, mode="nearest")
             x = layer(channels_last_on_cpu(x))
-        return x + 0.5
+        return cast(Tensor, x + 0.5)
 
 
 class ObservationInput(nn.Module):

@@ -42,7 +42,7 @@ class LaProp(Optimizer):
         super().__init__(params, options)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make a step.
 
         Args:
