@@ -257,6 +257,15 @@ CASES: dict[str, Case] = {
         "Pendulum-v1",
     ),
     "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),
+    "xqc": Case(
+        "unit weights, a reset", "xqc", {"model": {"n_atom": 11}, "learn": {"reset_freq": 9}}, "Pendulum-v1", ranks=2
+    ),
+    "simba": Case(
+        "layers of SimBa and SimBa v2",
+        "sac",
+        {"model": {"last_layer_init": None, "actor_layers": {"type": "simba_v2"}, "critic_layers": {"type": "simba"}}},
+        "Pendulum-v1",
+    ),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
     "td3_bc": Case("delayed actor, norm_obs", "td3_bc", {}, "Pendulum-v1", {"norm_obs": True}),
     "iql": Case("a value network, prioritised", "iql", PRIORITIES, "Pendulum-v1"),

@@ -55,6 +55,7 @@ ROLLOUT: Config = {
 }
 REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
+XQC: Config = {"model": {"critic_head_layer_num": 1, "n_atom": 11}, "learn": {"reset_freq": 5}}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
@@ -119,6 +120,7 @@ ALGORITHMS = {
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
+    "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
     "ppo": Algorithm(config=PPO),
     "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(
@@ -158,6 +160,14 @@ VARIANTS = {
     for name in ("r2d2", "recurrent_ppo")
 }
 """Algorithms with a part that is not their default, by the name of the algorithm, a hyphen and the part."""
+LAYERS = {
+    f"sac-{name}": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": model}))
+    for name, model in {
+        "simba": {"actor_layers": {"type": "simba_v2"}, "critic_layers": {"type": "simba"}, "last_layer_init": None},
+        "bronet": {"actor_layers": {"weights": "unit"}, "critic_layers": {"type": "bronet"}},
+    }.items()
+}
+"""Other kinds of layers, by the name of the algorithm, a hyphen and the kind."""
 WITHOUT_COLLECTING = {
     "dt": Algorithm(
         config={
@@ -188,7 +198,7 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    config = (ALGORITHMS | TEAMS | VARIANTS | WITHOUT_COLLECTING)[name].config
+    config = (ALGORITHMS | TEAMS | VARIANTS | LAYERS | WITHOUT_COLLECTING)[name].config
     return create_policy({"type": name.partition("-")[0], **deep_merge(config, changes)})
 
 

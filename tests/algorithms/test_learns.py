@@ -100,6 +100,17 @@ CONFIGS: dict[str, Config] = {
             "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "actor_update_freq": 1},
         },
     ),
+    "xqc": deep_merge(
+        ACTOR_CRITIC,
+        {
+            "model": {
+                **{"critic_head_layer_num": 1, "v_min": -2.0, "v_max": 2.0, "n_atom": 41},
+                "actor_layers": {"momentum": 0.1},
+                "critic_layers": {"momentum": 0.1},
+            },
+            "learn": {**FAST_Q, "learning_rate_alpha": 3e-3},
+        },
+    ),
     "ppo": PPO,
     "recurrent_ppo": deep_merge(PPO, SHORT),
     "ppg": deep_merge(PPO, {"learn": {"aux_freq": 4}}),
@@ -301,6 +312,7 @@ def test_it_learns_actions_of_several_dimensions(
         ("tqc", 1200),
         ("redq", 1200),
         ("crossq", 2400),
+        pytest.param("xqc", 2400, marks=pytest.mark.slow),
         ("ppo", 3840),
         ("ppo_offpolicy", 3840),
         ("impala", 6400),

@@ -45,6 +45,7 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("sqil", "learn.double_q"),
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
+    ("xqc", "model.layer_norm"),
     ("discrete_sac", "collect.sde_sample_freq"),
     ("ngu", "model.core.residual"),
     ("ppg_offpolicy", "model.share_encoder"),
@@ -52,13 +53,17 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
 # gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
 # several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py; whole
-# episodes have tests in tests/datamodules/test_whole_episodes.py.
+# episodes have tests in tests/datamodules/test_whole_episodes.py, kinds of layers in tests/model/test_residual.py, and
+# the parts that are reset in tests/policy/base/test_reset.py.
 LEFT_OUT = (
     "collect.collector.",
     "collect.n_episode",
     "eval.evaluator.",
     "other.replay_buffer.",
     "reward_model.",
+    "model.actor_layers.",
+    "model.critic_layers.",
+    "learn.reset_parts",
     "compile",
     "on_non_finite",
     "model.full_std",
@@ -163,6 +168,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.action_integer": Option(True),
     "model.action_start": Option(4),
     "learn.learning_rate": Option(0.002),
+    "learn.reset_freq": Option(1),
+    "learn.reset_at": Option([1]),
     "learn.target_update_freq": Option(2, also={"learn.target_theta": None}),
     "learn.target_theta": Option(0.1),
     "learn.grad_clip_norm": Option(1e-9),

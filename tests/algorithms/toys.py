@@ -98,6 +98,8 @@ OF_ACER = "4 updates for 512 steps are made for millions of steps"
 PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
 OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
+WIDE_SUPPORT: Config = {"v_min": -10.0, "v_max": 10.0}
+SMALL_XQC: Config = {"model": {"critic_head_hidden_size": 64, "critic_head_layer_num": 1, "actor_head_hidden_size": 64}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 SMALL_VAE: Config = {"model": {"vae_hidden_size_list": [64, 64]}}
 OF_VAE = "an auto-encoder of 750 units takes 30 ms an update"
@@ -152,6 +154,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "redq": Run(1040, slow=True),
     "rlpd": Run(1040, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
+    "xqc": Run(1600, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
@@ -238,6 +241,7 @@ GOALS: dict[str, Run | str] = {
         slow=True,
     ),
     "crossq": Run(7000, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
+    "xqc": Run(7000, deep_merge(SMALL_XQC, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
 }
 NEVER_OCCURS: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),
@@ -281,6 +285,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "redq": Run(1020, slow=True),
     "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
+    "xqc": Run(1300, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
@@ -341,6 +346,12 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         2000,
         deep_merge(SMALL_CROSSQ, {"learn": {"auto_alpha": False, "alpha": 0.0}}),
         f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form",
+    ),
+    "xqc": Run(
+        3000,
+        deep_merge(NO_ENTROPY, deep_merge(SMALL_XQC, {"model": WIDE_SUPPORT})),
+        f"{OF_WIDE_CRITICS}; {OF_ENTROPY}; its support is for scaled rewards",
+        slow=True,
     ),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),

@@ -38,7 +38,7 @@ RUN = {
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc", "xqc"),
     *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
 TEAMS = dict.fromkeys(
@@ -49,7 +49,7 @@ DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc"}
 
 
 def of_package() -> set[str]:

@@ -46,6 +46,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are
     "num_snippets": ({}, 21),
     "min_snippet_length": ({}, 4),
     "max_snippet_length": ({}, 9),
+    "bounded": ({}, True),
     "num_trajs_per_bin": ({}, 1),
     "sigma": ({}, 3.0),
     "alpha": ({}, 0.1),
