@@ -109,6 +109,9 @@ class DreamerV3LearnConfig(ReplayLearnConfig):
         if self.optimizer.type != "laprop":
             got = (self.agc, self.warmup)
             require(got == (None, 0), "learn.agc and learn.warmup", "None and 0 without optimizer.type laprop", got)
+        has_resets = self.reset_freq is not None or self.reset_at or self.reset_parts
+        got_resets = (self.reset_freq, self.reset_at, self.reset_parts)
+        require(not has_resets, "learn.reset_freq, reset_at and reset_parts", "unset with dreamerv3", got_resets)
         single = self.train_ratio is None or self.update_per_collect == 1
         require(single, "learn.update_per_collect", "1 with train_ratio", self.update_per_collect)
 

@@ -327,6 +327,7 @@ class TestOptions:
             ({"random_collect_size": 5}, "random_collect_size must be 0 with dreamerv3"),
             ({"nstep": 3}, "nstep must be 1"),
             ({"priority": True}, "priority must be False"),
+            ({"learn": {"reset_freq": 10}}, "reset_at and reset_parts must be unset with dreamerv3"),
             (
                 {"learn": {"optimizer": {"type": "adam", "eps": 1e-8}}},
                 "must be None and 0 without optimizer.type laprop",
