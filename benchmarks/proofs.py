@@ -180,6 +180,8 @@ PROOFS = {
     "r2d2_no_velocity": Proof("r2d2", NO_VELOCITY, 300_000, 400),
     "r2d3_cartpole": Proof("r2d3", "CartPole-v1", 25_000, 195, demonstrations="cartpole_best"),
     "ngu_corridor": Proof("ngu", CORRIDOR, 20_000, 0.9),
+    "dreamerv3_cartpole": Proof("dreamerv3", "CartPole-v1", 20_000, 450),
+    "dreamerv3_swingup": Proof("dreamerv3_swingup", DM_CONTROL, 50_000, 700, n_episode=10, algorithm="dreamerv3"),
     "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
     "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),
     "ppo_no_velocity": Proof("ppo", NO_VELOCITY, 300_000, 150, is_ceiling=True),

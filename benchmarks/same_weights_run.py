@@ -162,6 +162,8 @@ def family(kind: str) -> tuple[Config, ...]:
     if kind in ("bc", "impala", "acer", "ppo_offpolicy", "ppg_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
+    if kind == "dreamerv3":
+        return {name: section for name, section in REPLAY.items() if name != "random_collect_size"}, {}
     if kind in ("maddpg", "masac"):
         return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
@@ -297,6 +299,15 @@ CASES: dict[str, Case] = {
         "ngu",
         {"burnin_step": 2, "learn_unroll_len": 4, "num_neighbours": 3, "learn": {"target_theta": None}},
         data={"wrappers": ["previous_step"]},
+    ),
+    "dreamerv3": Case(
+        "a world model of continuous actions",
+        "dreamerv3",
+        {
+            **{"learn_unroll_len": 4, "horizon": 2},
+            "model": {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "blocks": 2},
+        },
+        "Pendulum-v1",
     ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "mappo": Case("a team", "mappo", env=TEAM),

@@ -20,6 +20,8 @@ from .discrete_cql import DiscreteCQLConfig as DiscreteCQLConfig, DiscreteCQLPol
 from .discrete_sac import DiscreteSACConfig as DiscreteSACConfig, DiscreteSACPolicy as DiscreteSACPolicy
 from .dqfd import DQfDConfig as DQfDConfig, DQfDPolicy as DQfDPolicy
 from .dqn import DQNConfig as DQNConfig, DQNPolicy as DQNPolicy
+from .dreamerv3 import DreamerV3Policy as DreamerV3Policy
+from .dreamerv3_options import DreamerV3Config as DreamerV3Config
 from .dt import DTConfig as DTConfig, DTPolicy as DTPolicy
 from .edac import EDACConfig as EDACConfig, EDACPolicy as EDACPolicy
 from .factory import create_policy as create_policy, get_policy_cls as get_policy_cls

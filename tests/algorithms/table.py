@@ -38,6 +38,14 @@ RECURRENT = deep_merge(
         "learn": {"target_theta": None},
     },
 )
+TINY_DREAMER: Config = {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "classes": 4, "blocks": 2, "bins": 31}
+DREAMER: Config = {
+    **deep_merge(
+        {name: section for name, section in REPLAY.items() if name != "random_collect_size"},
+        {"model": TINY_DREAMER, "learn": {"learning_rate": 1e-3, "warmup": 2}},
+    ),
+    **{"learn_unroll_len": 4, "horizon": 2},
+}
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ACER: Config = {name: section for name, section in ACTOR_CRITIC.items() if name != "random_collect_size"}
 ROLLOUT: Config = {
@@ -80,6 +88,7 @@ ALGORITHMS = {
     "r2d2": Algorithm(config=RECURRENT),
     "r2d3": Algorithm(config=deep_merge(RECURRENT, {"random_collect_size": 16, "learn": {"per_train_iter_k": 3}})),
     "ngu": Algorithm(config=deep_merge(RECURRENT, {"num_neighbours": 3, "model": {"num_policies": 3}})),
+    "dreamerv3": Algorithm(config=DREAMER),
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),

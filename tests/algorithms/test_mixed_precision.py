@@ -23,6 +23,7 @@ from tests.algorithms.table import (
     ALGORITHMS,
     CONTINUOUS_ONLY,
     TEAMS,
+    TINY_DREAMER,
     WITHOUT_COLLECTING,
     make_datamodule,
     make_policy,
@@ -46,6 +47,7 @@ NARROW: dict[str, Config] = {  # 16 bits are slow on a CPU
     "cql": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
     **{name: {"core": {"hidden_size": 32}} for name in ("r2d2", "r2d3", "ngu")},
     "recurrent_ppo": {"core": {"hidden_size": 32}},
+    "dreamerv3": TINY_DREAMER,
 }
 CASES: list[tuple[str, Config]] = [
     (name, {**(CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE), **NARROW.get(name, {})})

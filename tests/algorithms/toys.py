@@ -82,6 +82,7 @@ def without(names: Sequence[str], why: str) -> dict[str, Run | str]:
     return dict.fromkeys(names, why)
 
 
+OF_WORLDS = "its updates take 20 ms, so it learns a toy of its own, from fixed data, in tests/policy/test_dreamerv3.py"
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
 RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
@@ -108,7 +109,9 @@ OF_ATARI = "its step size of 5e-5 is made for 50 million steps"
 OF_LONG_EPISODES = "its sequences of 104 steps would be padding, with 1 update for 64 steps"
 OF_GYM = "its context of 20 steps would be padding, returns are divided by 1,000, and 10,000 updates warm it up"
 NO_BOX = without(CONTINUOUS_ONLY, "its actions are continuous")
-NO_VALUES = without(("pg", "bc", "dt"), "it learns no values")
+NO_VALUES = without(("pg", "bc", "dt"), "it learns no values") | without(
+    ("dreamerv3",), "its values are of latent states"
+)
 NO_CHOICE = without([name for name in NAMES if name not in CONTINUOUS], "its actions are discrete")
 
 CHOICE: dict[str, Run | str] = NO_BOX | {
@@ -125,6 +128,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "iqn": Run(1500),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
     **dict.fromkeys(RECURRENT_Q, Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True)),
+    "dreamerv3": "it refuses action masks",
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
     "ppg": Run(4096, PHASES, OF_PHASES),
@@ -175,6 +179,7 @@ PARTS: dict[str, Run | str] = {
     **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
     "recurrent_ppo": Run(12_288, slow=True),
+    "dreamerv3": OF_WORLDS,
     "iql": Run(500, SHARP, OF_BETA, slow=True),
     "awac": Run(500, SHARP, OF_BETA, slow=True),
     "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
@@ -185,12 +190,13 @@ SHORT_EPISODES: Config = {
     "learn": {"learning_rate": 1e-3, "update_per_collect": 4, "target_theta": 0.01},
 }
 CUE: dict[str, Run | str] = {
-    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo")], "it has no memory"),
+    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo", "dreamerv3")], "it has no memory"),
     "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
     **dict.fromkeys(
         RECURRENT_Q, Run(20_000, SHORT_EPISODES, f"{OF_LONG_EPISODES}, and a target that moves by 0.001", slow=True)
     ),
     "recurrent_ppo": Run(30_720, slow=True),
+    "dreamerv3": OF_WORLDS,
 }
 HINDSIGHT: Config = {
     "nstep": 1,
@@ -204,7 +210,7 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu"],
+        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3"],
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),

@@ -15,6 +15,7 @@ from lightning_ding.distributed.coordinator.intake import check_policy, known_po
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.table import TINY_DREAMER
 
 RUN = {
     *(
@@ -26,6 +27,7 @@ RUN = {
         "ddpg",
         "discrete_sac",
         "dqn",
+        "dreamerv3",
         "fqf",
         "impala",
         "iqn",
@@ -102,6 +104,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     """Run a policy until it has made a few rounds, and return the status of the coordinator."""
     sequences: dict[str, Any] = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
     sequences["ngu"] = sequences["r2d2"]
+    sequences["dreamerv3"] = {"learn_unroll_len": 4, "horizon": 2, "model": TINY_DREAMER}
     policy: dict[str, Any] = {
         "type": name,
         "learn": {"update_per_collect": 2, "batch_size": 4},
