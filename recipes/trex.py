@@ -22,7 +22,7 @@ from lightning_ding.policy import PPOPolicy
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-MAX_ENV_STEP = 200_000
+MAX_ENV_STEP = 50_000
 PAIRS = {"num_trajs": 20_000, "num_snippets": 0}
 CONFIG = {
     "reward_model": {"type": "trex", "data_path": "ranked.npz", "bounded": True, **PAIRS},

@@ -7,8 +7,7 @@ and of the policy, and the probability with which the expert takes the action,
 Where this differs: ``pi_E`` is a network that learns the expert's actions: a distribution over the choices of a
 discrete action, or a normal one with a common variance of continuous actions in [-1, 1]. The policy's density is that
 of the newest ``recent`` observations of each rank. The quotient is computed from logarithms, so that it also has a
-value where both densities vanish. DI-engine has a support vector machine for discrete actions and the joint normal
-distribution for continuous ones, and rewards of 0 where both densities are below 1e-4.
+value where both densities vanish.
 
 Shapes: B batch, S collected transitions, E steps of the expert, D numbers of an observation.
 """

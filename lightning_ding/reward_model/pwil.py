@@ -6,9 +6,7 @@ The reward is ``alpha exp(-beta T / sqrt(|S| + |A|) cost)``, where the cost is t
 weight that was taken. Nothing is learned, and the reward of a step is computed once, when it is collected.
 
 Where this differs: the expert's steps are the first ``collect_count`` of the data set, where the authors leave steps
-out. A step for which no weight is left, because an episode is longer than ``horizon``, has the reward 0. DI-engine has
-mean squared differences instead of the distance, matches all steps of a round as if they were one episode, uses steps
-of the expert again that were used up, and finds the reward of a step only as long as the same tensor is in its table.
+out. A step for which no weight is left, because an episode is longer than ``horizon``, has the reward 0.
 
 Shapes: S collected transitions, N envs, E steps of the expert, F numbers of an observation and an encoded action.
 """
