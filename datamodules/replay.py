@@ -319,9 +319,6 @@ class ReplayDataModule(CollectingDataModule):
         size, batch_size = config.replay_buffer_size, policy.batch_size
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        kind = policy.config.reward_model.type
-        allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
-        require(not (self._replaces_rewards and policy.learner.replaces_env_reward), "reward_model.type", allowed, kind)
         is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
         require(is_optional, "demonstrations", f"a data set, because {name} learns from demonstrations", None)
         if self.dataset is not None and self._demonstrations is None:
