@@ -207,6 +207,12 @@ def demonstrations_of(datamodule: Any, dataset: Dataset) -> Demonstrations:
     allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
     is_used = use == "needed" or (use != "refused" and not policy.learns_from_sequences)
     require(is_used, "demonstrations", allowed, "a data set")
+    rewards, kind = policy.learner.rewards, policy.config.reward_model.type
+    allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
+    is_used = not (datamodule._replaces_rewards and policy.learner.replaces_env_reward)
+    require(is_used, "reward_model.type", allowed, kind)
+    allowed = "one that also gives rewards to demonstrations, which are not collected"
+    require(rewards is None or not rewards.model.rewards_once, "reward_model.type", allowed, kind)
     config, needs_env = policy.config.other.replay_buffer, datamodule.buffer.needs_env
     require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", config.type)
     dataset.check(datamodule.single_observation_space, datamodule.single_action_space)

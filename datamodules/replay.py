@@ -41,7 +41,7 @@ UPDATES_BEFORE_WARNING = 100  # the first sequences are short, because few steps
 class ReplayDataModule(CollectingDataModule):
     """Collect in envs, store transitions in a replay buffer, and serve rounds of minibatches.
 
-    In a round, ``n_sample`` transitions are collected with the newest weights and pushed to the buffer, and
+    In a round, ``n_sample`` transitions or ``n_episode`` episodes are collected and pushed to the buffer, and
     ``update_per_collect`` minibatches are sampled, of transitions or of sequences. An epoch is a number of rounds,
     followed by an evaluation. Under DDP every rank has its own buffer, and all demonstrations.
     """
@@ -184,7 +184,7 @@ class ReplayDataModule(CollectingDataModule):
             self._first_episode_id = self.buffer.next_episode_id()
 
     def _next_round(self) -> ReplayRound:
-        """Collect ``n_sample`` transitions, or more until the buffer has a minibatch, and sample a round.
+        """Collect transitions or episodes, more of them until the buffer has a minibatch, and sample a round.
 
         At the start of a run the policy may learn from demonstrations only, without collecting. The limits of a buffer
         on use and age may leave too few of the transitions that it holds; then more are collected too.
@@ -319,9 +319,6 @@ class ReplayDataModule(CollectingDataModule):
         size, batch_size = config.replay_buffer_size, policy.batch_size
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        kind = policy.config.reward_model.type
-        allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
-        require(not (self._replaces_rewards and policy.learner.replaces_env_reward), "reward_model.type", allowed, kind)
         is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
         require(is_optional, "demonstrations", f"a data set, because {name} learns from demonstrations", None)
         if self.dataset is not None and self._demonstrations is None:

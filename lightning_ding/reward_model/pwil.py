@@ -72,7 +72,7 @@ class PWILRewardModel(ExpertRewardModel[PWILConfig]):
         self._atoms = torch.empty(0, self.size)
         self._left: dict[
             int, tuple[int, Tensor]
-        ] = {}  # of each env: its episode, and the weights of the expert's steps
+        ] = {}  # of each env: its episode, and what the expert's steps have left
 
     def bind(self, policy: Any) -> None:
         """Read the expert's data.

@@ -36,7 +36,6 @@ from .distributions import (
 from .exploration import (
     discrete_counts as discrete_counts,
     epsilon_greedy as epsilon_greedy,
-    gumbel_perturbed as gumbel_perturbed,
     random_actions as random_actions,
     random_legal_actions as random_legal_actions,
 )
@@ -95,6 +94,7 @@ from .running import (
 from .sequences import Sequences as Sequences, time_major as time_major
 from .soft import (
     expected_soft_value as expected_soft_value,
+    gumbel_perturbed as gumbel_perturbed,
     munchausen_bonus as munchausen_bonus,
     soft_q_target as soft_q_target,
     soft_value as soft_value,

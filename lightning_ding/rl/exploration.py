@@ -1,4 +1,4 @@
-"""Exploration with random actions: epsilon-greedy, of a softmax, uniform, and all within the action space.
+"""Exploration with random actions: epsilon-greedy, uniform, and all within the action space.
 
 Shapes: B batch (one row for each env), A actions, or dimensions of a continuous one.
 """
@@ -35,18 +35,6 @@ def epsilon_greedy(
     if action_mask is None:
         return np.where(explore, rng.integers(q.shape[1], size=len(q)), greedy)
     return np.where(explore, random_actions(action_mask, rng), greedy)
-
-
-def gumbel_perturbed(q: NDArray[np.float32], temperature: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return numbers whose largest is a sample of softmax(q / temperature) (Gumbel 1954).
-
-    Args:
-        q: Action values, illegal actions at minus infinity, shape (B, A).
-        temperature: Temperature, > 0.
-        rng: Random number generator.
-    """
-    perturbed: NDArray[np.float64] = q / temperature + rng.gumbel(size=q.shape)
-    return perturbed
 
 
 def random_actions(

@@ -1,4 +1,4 @@
-"""Soft values: targets and losses of policies that maximise reward and entropy over discrete actions.
+"""Soft values: actions, targets and losses of policies that maximise reward and entropy over discrete actions.
 
 Shapes: B batch, A actions, E critics. ``discount_t`` (B,) is gamma^n times (1 - terminated), as in ``td``. Values of
 illegal actions are minus infinity (see ``td.masked``); log probabilities of illegal actions are finite, and their
@@ -7,11 +7,25 @@ probabilities exactly 0 (see ``distributions.Categorical``).
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding.rl.distributions import expectation
 from lightning_ding.rl.td import take_action_value
+
+
+def gumbel_perturbed(q: NDArray[np.float32], temperature: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return numbers whose largest is a sample of softmax(q / temperature) (Gumbel 1954).
+
+    Args:
+        q: Action values, illegal actions at minus infinity, shape (B, A).
+        temperature: Temperature, > 0.
+        rng: Random number generator.
+    """
+    perturbed: NDArray[np.float64] = q / temperature + rng.gumbel(size=q.shape)
+    return perturbed
 
 
 def soft_value(q: Tensor, temperature: float | Tensor) -> Tensor:

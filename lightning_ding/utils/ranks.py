@@ -61,11 +61,6 @@ def max_over_ranks(number: int) -> int:
     return number if world_size() == 1 else int(_reduce(torch.tensor(number), dist.ReduceOp.MAX))
 
 
-def on_all_ranks(condition: bool) -> bool:
-    """Return whether a condition holds on every rank."""
-    return min_over_ranks(int(condition)) == 1
-
-
 def on_any_rank(condition: bool) -> bool:
     """Return whether a condition holds on at least one rank."""
     return max_over_ranks(int(condition)) == 1

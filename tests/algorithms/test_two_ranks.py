@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS
-from tests.algorithms.two_ranks_script import NORMALISED, ROUNDS
+from tests.algorithms.two_ranks_script import NORMALISED, ROUNDS, WHOLE_EPISODES
 from tests.processes import run_ranks_of_lightning
 
 Reports = list[dict[str, Any]]
@@ -59,8 +59,9 @@ def test_env_steps_are_counted_over_both_ranks(name: str, reports: Reports) -> N
     assert one["progress"]["env_step"] == one["env_step_of_rank"] + other["env_step_of_rank"]
 
 
-def test_ranks_whose_episodes_are_of_uneven_lengths_wait_for_each_other(reports: Reports) -> None:
-    one, other = (report["pg"] for report in reports)
+@pytest.mark.parametrize("name", ["pg", *WHOLE_EPISODES])
+def test_ranks_whose_episodes_are_of_uneven_lengths_wait_for_each_other(name: str, reports: Reports) -> None:
+    one, other = (report[name] for report in reports)
     assert one["env_step_of_rank"] != other["env_step_of_rank"]
     assert one["progress"]["episode"] == 2 * 2 * ROUNDS
 

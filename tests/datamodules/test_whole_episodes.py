@@ -14,6 +14,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.distributed.coordinator.intake import check_policy
+from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import DQNPolicy, create_policy
 from tests.algorithms.table import make_datamodule, make_policy, plain
 from tests.conftest import MakeTrainer
@@ -50,6 +51,24 @@ def test_round_holds_the_whole_episodes_asked_for(mode: Any, make_trainer: MakeT
     rounds = policy.progress.train_iter // policy.update_per_collect
     assert policy.progress.episode == 3 * rounds
     assert policy.progress.env_step == policy.progress.sample == len(found["reward"]) >= 30
+
+
+def test_native_envs_which_cannot_pause_finish_their_episodes_in_later_rounds(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    config = deep_merge(small, {"random_collect_size": 0, "learn": {"batch_size": 4}, **EPISODES})
+    policy = DQNPolicy(config)
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=0, mode="native", max_env_step=300)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    found = rows(datamodule)
+    ids, lengths = np.unique(found["episode_id"].numpy(), return_counts=True)
+    rounds = policy.progress.train_iter // policy.update_per_collect
+    assert len(ids) == 3 * rounds > 3
+    assert int((found["terminated"] | found["truncated"]).sum()) == len(ids)
+    assert lengths.min() >= 8  # the pole cannot fall sooner
+    assert policy.progress.sample == lengths.sum() < policy.progress.env_step
+    versions = found["policy_version"].numpy()
+    assert any(len(set(versions[found["episode_id"].numpy() == one])) > 1 for one in ids)
 
 
 def test_steps_of_an_episode_follow_each_other_in_the_buffer(make_trainer: MakeTrainer, small: Config) -> None:
@@ -129,6 +148,8 @@ def test_modes_without_whole_episodes_say_so(make_trainer: MakeTrainer, small: C
         fit_with(deep_merge(config, {"collect": {"collector": {"type": "sample"}}}))
     with pytest.raises(ValueError, match="overlap must be False unless a collector of the type 'sample'"):
         fit_with(config, "async", overlap=True)
+    with pytest.raises(ValueError, match=r"collect.collector.type must be .sample. with mode=.tensor., got 'episode'"):
+        make_trainer(limit_val_batches=0).fit(DQNPolicy(config), ReplayDataModule(CartPole, num_envs=2, mode="tensor"))
     policy = {"type": "dqn", **EPISODES}
     with pytest.raises(ValueError, match=r"main.policy.collect.n_episode must be None in a distributed run, .* got 3"):
         check_policy(policy)

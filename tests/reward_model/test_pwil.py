@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import create_policy
 from lightning_ding.reward_model import PWILConfig, PWILRewardModel
 from lightning_ding.reward_model.pwil import couple
-from tests.reward_model.cases import fit, make as make_run
+from tests.reward_model.cases import fit, make as make_run, write_expert
 
 EXPERT = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [-1.0, 1.0], [0.5, -1.0]])
 EXPERT_ACTION = torch.tensor([[0.5], [-0.5], [0.25], [0.75], [-1.0]])
@@ -108,6 +109,14 @@ def test_stored_transitions_have_the_rewards_that_they_got_once(tmp_path: Path) 
     assert stored.unique().numel() > 10
     assert 0 <= stored.min() < stored.max() <= 5
     assert len(policy.updater.optimizers) == 1
+
+
+def test_demonstrations_are_refused_whose_rewards_would_be_those_of_the_env(tmp_path: Path) -> None:
+    policy, _ = make_run("dqn_pwil", tmp_path)
+    datamodule = ReplayDataModule("CartPole-v1", demonstrations=write_expert(tmp_path, False), seed=3)
+    message = "reward_model.type must be one that also gives rewards to demonstrations, .* got 'pwil'"
+    with pytest.raises(ValueError, match=message):
+        fit(policy, datamodule, tmp_path, 1)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ def results(rank: int) -> dict[str, Any]:
         "mean": ranks.mean_over_ranks(1.0 + rank),
         "min": ranks.min_over_ranks(7 - rank),
         "max": ranks.max_over_ranks(7 - rank),
-        "all": [ranks.on_all_ranks(condition) for condition in (True, rank == 0, False)],
         "any": [ranks.on_any_rank(condition) for condition in (True, rank == 0, False)],
         "rows": ranks.gather_rows(torch.tensor([rank, 5])).tolist(),
         "bytes": [part.decode() for part in ranks.gather_bytes(b"ab" * rank)],

@@ -119,7 +119,7 @@ class RewardLearner:
         if self.model.rewards_once:
             self.begin()
             rewards: Tensor = self.model.rewards_of(self._seen(new))
-            return rewards.to(transitions["reward"].dtype).numpy()
+            return rewards.to("cpu", transitions["reward"].dtype).numpy()
         self.model.add(self._seen(new))
         kept = {name: new[name] for name in names}
         self._window = kept if self._window is None else nested.concatenate([self._window, kept])

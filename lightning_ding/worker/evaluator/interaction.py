@@ -5,9 +5,7 @@ Shapes: N envs, E episodes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,8 +30,6 @@ from lightning_ding.worker.evaluator.plan import EpisodePlan
 if TYPE_CHECKING:
     from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
     from lightning_ding.worker.infos import EpisodeInfos
-
-logger = logging.getLogger(__name__)
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -91,16 +87,11 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ValueError: If the envs give no frames, or no logger takes videos.
             ImportError: If the extra ``video`` is not installed.
         """
-        from lightning_ding.worker.evaluator.rendering import TAKERS, LoggerMedia, media_writer
-        from lightning_ding.worker.evaluator.video import check_can_render, import_extra
+        from lightning_ding.worker.evaluator.rendering import check_takes_videos
+        from lightning_ding.worker.evaluator.video import check_can_render
 
         check_can_render(self._parts()[0].env)
-        import_extra("PIL.Image")
-        given = self._log.tb_logger
-        if rank_and_world_size()[0] == 0 and not hasattr(media_writer(given), "add_video"):
-            loggers = given.loggers if isinstance(given, LoggerMedia) else [given]
-            got = ", ".join(type(one).__name__ for one in loggers)
-            raise ValueError(f"a video needs {TAKERS} as logger or tb_logger, got {got}")
+        check_takes_videos(self._log.tb_logger)
 
     @override
     def eval(
@@ -234,22 +225,10 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
         If the file cannot be written, the error is logged.
         """
-        if self.config.figure_path is None or rank_and_world_size()[0] > 0:
-            return
-        from lightning_ding.worker.evaluator.rendering import media_writer
-        from lightning_ding.worker.evaluator.video import returns_figure
+        if self.config.figure_path is not None and rank_and_world_size()[0] == 0:
+            from lightning_ding.worker.evaluator.rendering import write_figure
 
-        file = Path(self.config.figure_path) / f"{self._log.instance_name}_{train_iter}.png"
-        figure = returns_figure(returns, f"{self._log.instance_name} at update {train_iter}, env step {envstep}")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file)
-        except OSError as error:
-            logger.error("the figure %s could not be written: %s; the run continues without it", file, error)
-        writer = media_writer(self._log.tb_logger)
-        if hasattr(writer, "add_figure"):
-            name, step = self._log.tag("returns", train_iter, envstep)
-            writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
+            write_figure(self._log, self.config.figure_path, returns, envstep, train_iter)
 
     @override
     def close(self) -> None:

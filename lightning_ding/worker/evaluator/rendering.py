@@ -16,7 +16,9 @@ import numpy as np
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from numpy.typing import NDArray
 
+from lightning_ding.utils.ranks import rank_and_world_size
 from lightning_ding.worker.arguments import attribute_or_self
+from lightning_ding.worker.log import WorkerLog
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,39 @@ def media_writer(given: Any) -> Any:
     """Return the object that takes videos and figures for a logger; None for loggers that take neither."""
     writer = LoggerMedia([given]) if isinstance(given, Logger) else given
     return None if isinstance(writer, LoggerMedia) and not writer.takers else writer
+
+
+def check_takes_videos(given: Any) -> None:
+    """Raise if a video could not be written to a logger or a ``SummaryWriter``.
+
+    Raises:
+        ValueError: If it takes no videos, and this is rank 0.
+        ImportError: If the extra ``video`` is not installed.
+    """
+    from lightning_ding.worker.evaluator.video import import_extra
+
+    import_extra("PIL.Image")
+    if rank_and_world_size()[0] == 0 and not hasattr(media_writer(given), "add_video"):
+        loggers = given.loggers if isinstance(given, LoggerMedia) else [given]
+        got = ", ".join(type(one).__name__ for one in loggers)
+        raise ValueError(f"a video needs {TAKERS} as logger or tb_logger, got {got}")
+
+
+def write_figure(log: WorkerLog, folder: str, returns: Sequence[float], envstep: int, train_iter: int) -> None:
+    """Write a figure of returns to a folder and to the loggers; if the file cannot be written, the error is logged."""
+    from lightning_ding.worker.evaluator.video import returns_figure
+
+    file = Path(folder) / f"{log.instance_name}_{train_iter}.png"
+    figure = returns_figure(returns, f"{log.instance_name} at update {train_iter}, env step {envstep}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file)
+    except OSError as error:
+        logger.error("the figure %s could not be written: %s; the run continues without it", file, error)
+    writer = media_writer(log.tb_logger)
+    if hasattr(writer, "add_figure"):
+        name, step = log.tag("returns", train_iter, envstep)
+        writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
 
 
 def _has_writer(one: Logger) -> bool:
