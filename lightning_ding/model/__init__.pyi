@@ -12,6 +12,7 @@ from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as Separa
 from .discrete_qac import DiscreteQAC as DiscreteQAC
 from .dqn import DQN as DQN
 from .drqn import DRQN as DRQN
+from .dynamics import DynamicsEnsemble as DynamicsEnsemble
 from .encoder import MLPEncoder as MLPEncoder, create_encoder as create_encoder
 from .ensemble import EnsembleMLP as EnsembleMLP
 from .factory import create_model as create_model
