@@ -151,6 +151,7 @@ NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that M
     },
     "collect": {"n_sample": 2048},
 }
+UNTIL_IT_FALLS = {"dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"}}
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 PROOFS = {
@@ -200,6 +201,7 @@ PROOFS = {
     "crossq_pendulum": Proof("crossq", "Pendulum-v1", 8_000, -200),
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
+    "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),
@@ -221,6 +223,8 @@ PROOFS = {
     "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
     "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
     "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, algorithm="sac"),
+    "sac_inverted_pendulum": Proof("sac", "InvertedPendulum-v5", 10_000, 950, seeds=(0, 1, 2)),
+    "mbpo_inverted_pendulum": Proof("mbpo", "InvertedPendulum-v5", 2_000, 950, UNTIL_IT_FALLS, seeds=(0, 1, 2)),
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
