@@ -27,7 +27,7 @@ CONFIG = {
         "ensemble_num": 5,
         "elite_num": 3,
         "hidden_size_list": [100, 100, 100],
-        "batch_size": 128,
+        "batch_size": 64,
         "fit_freq": 200,
         "terminated_fn": "lightning_ding.rl.dynamics.never_terminated",
     },

@@ -373,7 +373,7 @@ class MBPOPolicy(SACPolicy):
 
 def _imported(config: DynamicsConfig) -> TerminatedFn:
     """Return the function ``terminated_fn``; only ``import_names`` are imported, which no file can change."""
-    import_modules(config.import_names)
+    import_modules((rl.gaussian_nll.__module__, *config.import_names))  # the known functions of this package, and own ones
     module, _, name = (config.terminated_fn or "").rpartition(".")
     found: Any = getattr(sys.modules.get(module), name, None)
     allowed = "the dotted path of a function in an imported module, or in one of dynamics.import_names"
