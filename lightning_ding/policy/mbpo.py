@@ -109,11 +109,16 @@ class RolloutConfig:
     """Trainings of the ensemble after which imagined transitions leave the buffer, >= 1."""
     deterministic: bool = False
     """Whether a rollout takes the predicted means, instead of samples."""
+    random_action_share: float = 0.0
+    """Share of the actions in the model that are drawn uniformly from all actions instead of from the policy, in [0,
+    1]; 0 as in the paper. More of them help where the policy's own actions soon are too alike to learn values from."""
 
     def __post_init__(self) -> None:
         require(self.retain >= 1, "rollout.retain", ">= 1", self.retain)
         are_long = bool(self.length) and all(len(point) == 2 and point[1] >= 1 for point in self.length)
         require(are_long, "rollout.length", "pairs (env step, length >= 1)", self.length)
+        share = self.random_action_share
+        require(0 <= share <= 1, "rollout.random_action_share", "in [0, 1]", share)
         self.schedule()
 
     def schedule(self) -> Schedule:
@@ -331,11 +336,15 @@ class MBPOPolicy(SACPolicy):
         """Return one transition from each observation, shape (N, O)."""
         noise = torch.as_tensor(self._standard_normal([len(obs), self._action_size()])).to(obs)
         normal, _ = self._sample(self.normaliser.normalise_obs(obs), noise)
+        if share := self.config.rollout.random_action_share:
+            some = self.rng.random((len(obs), 1)) < share, self.rng.uniform(-1, 1, normal.shape)
+            is_random, drawn = (torch.from_numpy(one).to(self.device) for one in some)
+            normal = torch.where(is_random, drawn.to(normal), normal)
         action = self.action_bounds.to_env(normal)
         order = torch.from_numpy(self.rng.permutation(len(obs))).to(self.device)  # which elite makes which step
         size = [len(obs), self.dynamics.output_size]
-        drawn = None if self.config.rollout.deterministic else torch.as_tensor(self._standard_normal(size)).to(obs)
-        found = self.dynamics.step(torch.cat([obs, normal], 1)[order], drawn)
+        spread = None if self.config.rollout.deterministic else torch.as_tensor(self._standard_normal(size)).to(obs)
+        found = self.dynamics.step(torch.cat([obs, normal], 1)[order], spread)
         reward, change, end = (None if one is None else torch.empty_like(one).index_copy_(0, order, one) for one in found)
         next_obs = obs + change
         terminated = end if self._terminated_fn is None else self._terminated_fn(obs, action, next_obs)

@@ -95,6 +95,19 @@ def test_samples_have_the_predicted_variance() -> None:
         policy.imagine(torch.zeros(3, 2), length=1)
 
 
+def test_a_share_of_the_actions_is_uniform() -> None:
+    policy = make(rollout={"random_action_share": 0.25})
+    with torch.no_grad():
+        policy.model.actor.requires_grad_(False)
+        for one in policy.model.actor.parameters():
+            one.zero_()
+    policy._standard_normal = lambda shape: np.zeros(shape, dtype=np.float32)
+    action = policy.imagine(torch.zeros(4000, 2), length=1)["action"]
+    drawn = action[action != 0]
+    assert len(drawn) == pytest.approx(1000, abs=100)
+    assert float(drawn.std()) == pytest.approx(3**-0.5, abs=0.05)
+
+
 def lessons(number: int = 400) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     obs, action = torch.randn(number, 2, generator=generator), torch.rand(number, 1, generator=generator) * 2 - 1
@@ -178,6 +191,7 @@ def test_minibatches_of_a_fit_have_a_share_of_real_transitions(make_trainer: Mak
         ({"dynamics": {"import_names": ["json"]}}, "dynamics.import_names must be None without"),
         ({"dynamics": {"terminated_fn": "no_module.f"}}, "dynamics.terminated_fn must be the dotted path"),
         ({"rollout": {"length": [[0, 0]]}}, "rollout.length must be pairs"),
+        ({"rollout": {"random_action_share": 1.5}}, r"rollout.random_action_share must be in \[0, 1\]"),
         ({"rollout": {"retain": 0}}, "rollout.retain must be >= 1"),
         ({"rollout": {"batch_size": 1}}, "rollout.batch_size must be >= 2, dynamics.elite_num"),
         ({"learn": {"real_ratio": 1.0}}, r"learn.real_ratio must be in \(0, 1\)"),
