@@ -254,6 +254,15 @@ CASES: dict[str, Case] = {
         },
         "Pendulum-v1",
     ),
+    "mbpo": Case(
+        "a model of the env",
+        "mbpo",
+        {
+            "dynamics": {"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [8], "fit_freq": 16, "max_epochs": 3},
+            "rollout": {"batch_size": 20, "length": [[0, 2]]},
+        },
+        "Pendulum-v1",
+    ),
     "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
     "td3_bc": Case("delayed actor, norm_obs", "td3_bc", {}, "Pendulum-v1", {"norm_obs": True}),

@@ -194,6 +194,8 @@ class MBPOPolicy(SACPolicy):
     config_class: ClassVar[type[PolicyConfig]] = MBPOConfig
     supports_tensors: ClassVar[bool] = False
     demonstrations: ClassVar[Literal["optional", "needed", "imitated", "refused"]] = "refused"
+    imagines: ClassVar[bool] = True
+    """Whether the policy learns from transitions of its own model of the env, which needs the replay buffer."""
     config: MBPOConfig
 
     def _init_learn(self) -> None:

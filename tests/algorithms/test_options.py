@@ -45,6 +45,7 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("sqil", "learn.double_q"),
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
+    *[("mbpo", name) for name in ("nstep", "priority", "priority_IS_weight")],
     ("discrete_sac", "collect.sde_sample_freq"),
     ("ngu", "model.core.residual"),
 ]
@@ -58,6 +59,7 @@ LEFT_OUT = (
     "reward_model.",
     "compile",
     "on_non_finite",
+    "dynamics.import_names",
     "model.full_std",
     "learn.mean_target",
 )
@@ -269,6 +271,23 @@ IN_A_RUN: dict[str, Option] = {
     "learn.per_train_iter_k": Option(1),
     "collect.n_sample": Option(24),
     "collect.gae_lambda": Option(0.1),
+    "dynamics.ensemble_num": Option(4),
+    "dynamics.elite_num": Option(1),
+    "dynamics.hidden_size_list": Option([9]),
+    "dynamics.learning_rate": Option(1e-4),
+    "dynamics.weight_decay": Option(0.1),
+    "dynamics.batch_size": Option(5),
+    "dynamics.holdout_ratio": Option(0.5),
+    "dynamics.max_epochs_since_update": Option(0, given={"dynamics.max_epochs": 20}),
+    "dynamics.max_epochs": Option(1),
+    "dynamics.fit_freq": Option(8),
+    "dynamics.terminated_fn": Option("lightning_ding.rl.dynamics.never_terminated"),
+    "rollout.batch_size": Option(6),
+    "rollout.length": Option([[0, 3]]),
+    "rollout.retain": Option(1),
+    "rollout.deterministic": Option(),
+    "rollout.random_action_share": Option(0.5),
+    "learn.real_ratio": Option(0.5),
 }
 for section, given in {"entropy_weight": ENTROPY, "clip_ratio": {}}.items():  # values that are scheduled
     for last, value in {"type": "linear", "unit": "env_step", "end": 0.5, "decay": 0.6, "points": [[0.0, 1.0]]}.items():

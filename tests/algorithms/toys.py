@@ -98,6 +98,11 @@ PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
 OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
+FEW_ROLLOUTS: Config = {
+    "dynamics": {"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [32, 32], "max_epochs": 20},
+    "rollout": {"batch_size": 2000},
+}
+OF_ENSEMBLES = "an ensemble of seven networks of four layers of 200 units takes minutes"
 SMALL_VAE: Config = {"model": {"vae_hidden_size_list": [64, 64]}}
 OF_VAE = "an auto-encoder of 750 units takes 30 ms an update"
 OF_WIDE_CRITICS = "critics of 2,048 units take 0.3 seconds an update"
@@ -145,6 +150,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "sac": Run(1600, slow=True),
     "tqc": Run(1600, slow=True),
     "redq": Run(1040, slow=True),
+    "mbpo": Run(1040, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1040, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(500, slow=True),
@@ -203,6 +209,7 @@ GOALS: dict[str, Run | str] = {
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
+    "mbpo": "its model of the env does not know that goals are replaced",
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
     **{
         name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
@@ -271,6 +278,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(1300, slow=True),
     "tqc": Run(1150, slow=True),
     "redq": Run(1020, slow=True),
+    "mbpo": Run(1020, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(300, slow=True),
@@ -327,6 +335,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "tqc": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "redq": Run(1050, NO_ENTROPY, OF_ENTROPY),
+    "mbpo": Run(1050, deep_merge(NO_ENTROPY, FEW_ROLLOUTS), f"{OF_ENTROPY}; {OF_ENSEMBLES}"),
     "rlpd": Run(1050, NO_ENTROPY, OF_ENTROPY),
     "crossq": Run(
         2000,

@@ -65,6 +65,7 @@ PENDULUM = {
     "d4pg": -200,
     "tqc": -200,
     "redq": -200,
+    "mbpo": -200,
     "crossq": -200,
     "rlpd": -200,
 }
