@@ -72,9 +72,7 @@ def test_source_of_another_type_is_refused(source: Any) -> None:
         translate(source)
 
 
-@pytest.mark.parametrize(
-    ("key", "why"), [("rnd_reward_model", "only ngu has them"), ("world_model", "there are no world models")]
-)
+@pytest.mark.parametrize(("key", "why"), [("rnd_reward_model", "only ngu has them"), ("learner", "describe a dist")])
 def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str, why: str) -> None:
     main, create = pair_of("dqn")
     with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: {why}"):
