@@ -24,8 +24,10 @@ Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
 TRIPLE = (*PAIR, "system_config")
 MAIN_KEYS = ("exp_name", "env", "policy", "dataset", "reward_model", "seed", "world_model")
-CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator", "reward_model", "world_model")
-CREATE_KEYS = (*CREATE_KEYS, "imagination_buffer")
+CREATE_KEYS = (
+    *("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator", "reward_model"),
+    *("world_model", "imagination_buffer"),
+)
 ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
 ROLES = {"collector": "sample", "evaluator": "interaction", "replay_buffer": "advanced"}
 """The types of workers that ``create_config`` need not name."""

@@ -59,7 +59,9 @@ def pop_world_model(main: Config, create: Config, family: str, env_id: str, note
     """
     given, created = main.get("world_model"), create.get("world_model", {})
     if given is None and not created:
-        require("imagination_buffer" not in create, "create_config.imagination_buffer", "left out without a model", "it")
+        require(
+            "imagination_buffer" not in create, "create_config.imagination_buffer", "left out without a model", "it"
+        )
         return None
     kind = created.get("type", (given or {}).get("type"))
     require(kind == "mbpo", "create_config.world_model.type", "'mbpo', the only world model here", kind)

@@ -114,15 +114,16 @@ class DynamicsEnsemble(nn.Module):
     @torch.no_grad()
     def squared_error(self, x: Tensor, target: Tensor) -> Tensor:
         """Return the mean squared error of each member's means, shape (E,), for ``x`` (B, O + A)."""
-        return (self(x).mean - target).square().mean((1, 2))
+        mean: Tensor = self(x).mean
+        return (mean - target).square().mean((1, 2))
 
     def of_members(self) -> list[Tensor]:
         """Return the parameters that each member has of its own, shapes (E, ...)."""
         return list(self.layers.parameters())
 
     @torch.no_grad()
-    def step(self, x: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return rewards (B,), changes of the observation (B, O), and whether the episode ends (B,), if it is learned.
+    def step(self, x: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rewards (B,), changes of the observation (B, O), and whether the episode ends (B,), as it was learned.
 
         The batch is divided among the elites: the first B / K rows are of the first one, and so on.
 
@@ -135,7 +136,7 @@ class DynamicsEnsemble(nn.Module):
         sample = found.mean.flatten(0, 1)
         if noise is not None:
             sample = sample + noise * (found.log_var / 2).exp().flatten(0, 1)
-        end = None if found.end is None else found.end.flatten() > 0
+        end = torch.zeros_like(sample[:, 0], dtype=torch.bool) if found.end is None else found.end.flatten() > 0
         return sample[:, 0], sample[:, 1:], end
 
 

@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -182,7 +181,7 @@ class MBPOPolicy(SACPolicy):
     """MBPO for continuous actions; vector observations.
 
     In a fit with a :class:`ReplayDataModule` the ensemble is trained and used before the updates of a round. Without a
-    Trainer, call :meth:`learn_dynamics` and :meth:`imagine`; ``learn_mode.forward`` makes SAC's update on any minibatch.
+    Trainer, call :meth:`learn_dynamics` and :meth:`imagine`; ``learn_mode.forward`` makes SAC's update on a minibatch.
     A network passed as ``model`` is described by :class:`SACPolicy`, and needs ``model.obs_shape``.
 
     Example:
@@ -273,9 +272,7 @@ class MBPOPolicy(SACPolicy):
         require(size >= 2, "transitions", "at least two", size)
         order = torch.from_numpy(self.rng.permutation(size)).to(self.device)
         number = min(max(1, int(size * config.holdout_ratio)), size - 1, MOST_HOLDOUT)
-        holdout, known = (
-            {name: one[rows] for name, one in data.items()} for rows in (order[:number], order[number:])
-        )
+        holdout, known = ({name: one[rows] for name, one in data.items()} for rows in (order[:number], order[number:]))
         self.dynamics.normalise_by(*_mean_and_std(known["x"]))
         if not self.training:
             self.train()
@@ -347,7 +344,7 @@ class MBPOPolicy(SACPolicy):
         size = [len(obs), self.dynamics.output_size]
         spread = None if self.config.rollout.deterministic else torch.as_tensor(self._standard_normal(size)).to(obs)
         found = self.dynamics.step(torch.cat([obs, normal], 1)[order], spread)
-        reward, change, end = (None if one is None else torch.empty_like(one).index_copy_(0, order, one) for one in found)
+        reward, change, end = (one.new_empty(one.shape).index_copy_(0, order, one) for one in found)
         next_obs = obs + change
         terminated = end if self._terminated_fn is None else self._terminated_fn(obs, action, next_obs)
         never = torch.zeros_like(terminated)
@@ -384,7 +381,9 @@ class MBPOPolicy(SACPolicy):
 
 def _imported(config: DynamicsConfig) -> TerminatedFn:
     """Return the function ``terminated_fn``; only ``import_names`` are imported, which no file can change."""
-    import_modules((rl.gaussian_nll.__module__, *config.import_names))  # the known functions of this package, and own ones
+    import_modules(
+        (rl.gaussian_nll.__module__, *config.import_names)
+    )  # the known functions of this package, and own ones
     module, _, name = (config.terminated_fn or "").rpartition(".")
     found: Any = getattr(sys.modules.get(module), name, None)
     allowed = "the dotted path of a function in an imported module, or in one of dynamics.import_names"

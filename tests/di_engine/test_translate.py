@@ -345,15 +345,15 @@ def dyna(**world_model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_sac_with_the_world_model_mbpo_is_mbpo() -> None:
     run = translate(dyna(), entry="dyna")
     assert run.policy == "mbpo"
-    config = run.policy_class(run.policy_config).config  # type: ignore[call-arg]
-    dynamics, rollout = config.dynamics, config.rollout  # type: ignore[attr-defined]
+    config: Any = run.policy_class(run.policy_config).config
+    dynamics, rollout = config.dynamics, config.rollout
     assert (dynamics.ensemble_num, dynamics.elite_num, dynamics.fit_freq) == (5, 3, 100)
     assert list(dynamics.hidden_size_list) == [100] * 4
     assert dynamics.weight_decay == 5e-5
     assert dynamics.terminated_fn == "lightning_ding.rl.dynamics.never_terminated"
     assert (rollout.batch_size, rollout.deterministic, rollout.retain) == (10_000, True, 4)
     assert [list(point) for point in rollout.length] == [[2000, 1], [15_000, 5]]
-    assert config.learn.real_ratio == 0.05  # type: ignore[attr-defined]
+    assert config.learn.real_ratio == 0.05
     assert any("imagination_buffer.replay_buffer_size = 600000 has no effect" in line for line in run.warnings)
     constant = {"type": "constant", "rollout_length": 3}
     policy = translate(dyna(rollout_length_scheduler=constant), entry="dyna").policy_config
@@ -364,12 +364,15 @@ def test_sac_with_the_world_model_mbpo_is_mbpo() -> None:
     ("change", "message"),
     [
         ({"type": "ddppo"}, "create_config.world_model.type must be 'mbpo'"),
-        ({"type": "mbpo", "gradient_model": True}, r"world_model must be one with the keys .* got \['gradient_model'\]"),
+        (
+            {"type": "mbpo", "gradient_model": True},
+            r"world_model must be one with the keys .* got \['gradient_model'\]",
+        ),
     ],
 )
 def test_another_world_model_is_refused(change: dict[str, Any], message: str) -> None:
     main, create = dyna()
     with pytest.raises(ValueError, match=message):
         translate((main, create | {"world_model": change}))
-    with pytest.raises(ValueError, match="create_config.policy.type must be 'sac' with a world model"):
+    with pytest.raises(ValueError, match=r"create_config.policy.type must be 'sac' with"):
         translate((main, create | {"policy": {"type": "td3"}}))

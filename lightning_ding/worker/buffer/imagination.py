@@ -69,7 +69,7 @@ class ImaginedTransitions:
 class ImaginationReplayBuffer(NaiveReplayBuffer):
     """Stores and draws the env's transitions uniformly, and keeps those of a model apart, in ``imagined``.
 
-    A policy such as ``mbpo`` adds the latter and mixes them into minibatches. They are saved with the buffer. Buffers
+    A policy with a model adds the latter and mixes them into minibatches. They are saved with the buffer. Buffers
     that are merged lose them.
     """
 
