@@ -151,7 +151,10 @@ NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that M
     },
     "collect": {"n_sample": 2048},
 }
-UNTIL_IT_FALLS = {"dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"}}
+UNTIL_IT_FALLS = {
+    "dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"},
+    "learn": {"update_per_collect": 40, "target_entropy": -0.05},  # the target entropy is that of the authors
+}
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 PROOFS = {

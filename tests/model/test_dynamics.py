@@ -91,7 +91,7 @@ def test_each_elite_steps_its_part_of_the_rows() -> None:
         sample = mean + noise[row] * (log_var / 2).exp()
         assert torch.allclose(torch.cat([reward[row, None], change[row]]), sample)
         assert torch.allclose(means[row], mean[0])
-            assert bool(end[row]) == (float(logit) > 0)
+        assert bool(end[row]) == (float(logit) > 0)
 
 
 def test_members_keep_their_best_weights_and_the_best_become_elites() -> None:
