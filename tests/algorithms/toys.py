@@ -99,8 +99,11 @@ OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for mi
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 FEW_ROLLOUTS: Config = {
-    "dynamics": {"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [32, 32], "max_epochs": 20},
-    "rollout": {"batch_size": 2000},
+    "dynamics": {
+        **{"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [32, 32], "batch_size": 32, "learning_rate": 0.003},
+        **{"max_epochs_since_update": 20, "max_epochs": 100},
+    },
+    "rollout": {"batch_size": 2000, "random_action_share": 0.5},
 }
 OF_ENSEMBLES = "an ensemble of seven networks of four layers of 200 units takes minutes"
 SMALL_VAE: Config = {"model": {"vae_hidden_size_list": [64, 64]}}
@@ -175,6 +178,7 @@ OF_BETA = "with its own beta it stays near random data, at 0.8"
 PARTS: dict[str, Run | str] = {
     **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
+    "mbpo": "its observations are a single vector",
     "recurrent_ppo": Run(12_288, slow=True),
     "iql": Run(500, SHARP, OF_BETA, slow=True),
     "awac": Run(500, SHARP, OF_BETA, slow=True),
@@ -335,7 +339,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "tqc": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "redq": Run(1050, NO_ENTROPY, OF_ENTROPY),
-    "mbpo": Run(1050, deep_merge(NO_ENTROPY, FEW_ROLLOUTS), f"{OF_ENTROPY}; {OF_ENSEMBLES}"),
+    "mbpo": Run(1050, deep_merge(NO_ENTROPY, FEW_ROLLOUTS), f"{OF_ENTROPY}; {OF_ENSEMBLES}", slow=True),
     "rlpd": Run(1050, NO_ENTROPY, OF_ENTROPY),
     "crossq": Run(
         2000,
