@@ -81,15 +81,21 @@ def translated(file: str, seed: int, entry: str) -> Run:
 def ours(file: str, seed: int, entry: str, limit: float) -> Result:
     """Run a config here; return whether the stop value was reached, the counters and the seconds."""
     import torch
+    from lightning import Callback, Trainer
 
     from lightning_ding.di_engine.serial import train
+
+    class Limit(Callback):
+        """End the run at the limit of CPU seconds."""
+
+        def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+            trainer.should_stop = trainer.should_stop or time.process_time() - cpu > limit
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     began, cpu = time.perf_counter(), time.process_time()
     run = translated(file, seed, entry)
-    rest = limit - (time.perf_counter() - began)
-    train(dataclasses.replace(run, trainer={**run.trainer, "max_time": {"seconds": rest}}))
+    train(dataclasses.replace(run, hooks=(*run.hooks, {"class_path": Limit, "init_args": {}})))
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     result = json.loads(next(Path().rglob("result.json")).read_text())
     counters = {"value": result["eval_value"], "env_step": result["env_step"], "train_iter": result["train_iter"]}
@@ -102,10 +108,11 @@ def run(command: list[str], limit: float, path: Path, experts: Path | None) -> R
     with TemporaryDirectory() as scratch:
         if experts is not None:
             shutil.copytree(experts, scratch, dirs_exist_ok=True)
-        try:  # each side ends itself at its limit
-            done = subprocess.run(command, cwd=scratch, env=env, capture_output=True, text=True, timeout=2 * limit)
+        most = 30 * limit  # each side ends itself at its limit of CPU time
+        try:
+            done = subprocess.run(command, cwd=scratch, env=env, capture_output=True, text=True, timeout=most)
         except subprocess.TimeoutExpired:
-            return {"reached": False, "error": f"did not end in {2 * limit:g} seconds"}
+            return {"reached": False, "error": f"did not end in {most:g} seconds"}
     if done.returncode:
         return {"reached": False, "error": done.stderr.strip().splitlines()[-1][:200]}
     result: Result = json.loads(done.stdout.strip().splitlines()[-1])
@@ -155,7 +162,7 @@ def main() -> None:
     parser.add_argument("--experts", type=Path, default=Path("ding_experts"), help="folder of the experts of --tail")
     parser.add_argument("--only", nargs="+", choices=[*CONFIGS, *TAIL], help="run only these")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--seconds", type=float, default=600.0, help="longest time for a run")
+    parser.add_argument("--seconds", type=float, default=600.0, help="longest CPU time for a run")
     parser.add_argument("--out", type=Path, help="JSON file; runs in it are not repeated")
     parser.add_argument(
         "--run", nargs=4, metavar=("FILE", "SEED", "ENTRY", "SECONDS"), help="run our side in this process"

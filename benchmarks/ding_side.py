@@ -60,7 +60,7 @@ def start(pair: list[Any], seed: int, entry: str, file: str) -> None:
 
 
 def run(file: str, seed: int, entry: str, limit: float) -> dict[str, Any]:
-    """Run a config until it ends or the time is over, and return the last evaluation."""
+    """Run a config until it ends or its CPU seconds are over, and return the last evaluation."""
     from ding.worker import InteractionSerialEvaluator
 
     last: dict[str, Any] = {"reached": False, "value": None, "env_step": 0, "train_iter": 0}
@@ -77,8 +77,8 @@ def run(file: str, seed: int, entry: str, limit: float) -> dict[str, Any]:
 
     pair = read(file)
     InteractionSerialEvaluator.eval = recorded
-    signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, limit)
     began, cpu = time.perf_counter(), time.process_time()
     with contextlib.suppress(TimeoutError):
         start(pair, seed, entry, file)

@@ -133,6 +133,7 @@ DQN_LANDER = {
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
+DM_CONTROL = "lightning_ding.di_engine.env_makers.make_dm_control"
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
 LSTM = {"model": {"core": {"type": "lstm", "num_heads": None, "memory_length": None}}}  # in place of a GTrXL
@@ -173,6 +174,7 @@ PROOFS = {
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
     "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
+    "ppg_offpolicy_cartpole": Proof("ppg_offpolicy", "CartPole-v1", 100_000, 450),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
     "acer_cartpole": Proof("acer", "CartPole-v1", 100_000, 450),
@@ -182,6 +184,8 @@ PROOFS = {
     "r2d2_no_velocity": Proof("r2d2", NO_VELOCITY, 300_000, 400),
     "r2d3_cartpole": Proof("r2d3", "CartPole-v1", 25_000, 195, demonstrations="cartpole_best"),
     "ngu_corridor": Proof("ngu", CORRIDOR, 20_000, 0.9),
+    "dreamerv3_cartpole": Proof("dreamerv3", "CartPole-v1", 20_000, 450),
+    "dreamerv3_swingup": Proof("dreamerv3_swingup", DM_CONTROL, 50_000, 700, n_episode=10, algorithm="dreamerv3"),
     "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
     "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),
     "ppo_no_velocity": Proof("ppo", NO_VELOCITY, 300_000, 150, is_ceiling=True),
@@ -202,6 +206,7 @@ PROOFS = {
     "pdqn_pendulum": Proof("pdqn", "Pendulum-v1", 20_000, -200),
     "d4pg_pendulum": Proof("d4pg", "Pendulum-v1", 15_000, -200),
     "crossq_pendulum": Proof("crossq", "Pendulum-v1", 8_000, -200),
+    "xqc_pendulum": Proof("xqc", "Pendulum-v1", 8_000, -200),
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
@@ -213,8 +218,10 @@ PROOFS = {
     "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",), is_ceiling=True),
     "gail_cartpole": Proof("gail", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "guided_cost_cartpole": Proof("guided_cost", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "pdeil_cartpole": Proof("pdeil", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "pwil_cartpole": Proof("pwil", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
     "red_cartpole": Proof("red", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
-    "trex_cartpole": Proof("trex", "CartPole-v1", 200_000, 450, expert="cartpole_random"),
+    "trex_cartpole": Proof("trex", "CartPole-v1", 50_000, 450, expert="cartpole_random"),
     "drex_cartpole": Proof("drex", "CartPole-v1", 200_000, 450, expert="cartpole_noisy"),
     "her_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9),
     "dqn_bitflip": Proof("her", BIT_FLIP, 100_000, 0.1, NO_HINDSIGHT, is_ceiling=True),
@@ -229,6 +236,8 @@ PROOFS = {
     "sac_inverted_pendulum": Proof("sac", "InvertedPendulum-v5", 10_000, 950, seeds=(0, 1, 2)),
     "mbpo_inverted_pendulum": Proof("mbpo", "InvertedPendulum-v5", 2_000, 950, UNTIL_IT_FALLS, seeds=(0, 1, 2)),
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
+    "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
+    "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),

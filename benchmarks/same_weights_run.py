@@ -159,9 +159,11 @@ def family(kind: str) -> tuple[Config, ...]:
     """Return the configs that all cases of an algorithm start from."""
     if kind in ROLLOUTS:
         return ROLLOUTS[kind]
-    if kind in ("bc", "impala", "acer", "ppo_offpolicy"):  # take no random actions
+    if kind in ("bc", "impala", "acer", "ppo_offpolicy", "ppg_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
+    if kind == "dreamerv3":
+        return {name: section for name, section in REPLAY.items() if name != "random_collect_size"}, {}
     if kind in ("maddpg", "masac"):
         return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
@@ -264,6 +266,15 @@ CASES: dict[str, Case] = {
         "Pendulum-v1",
     ),
     "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),
+    "xqc": Case(
+        "unit weights, a reset", "xqc", {"model": {"n_atom": 11}, "learn": {"reset_freq": 9}}, "Pendulum-v1", ranks=2
+    ),
+    "simba": Case(
+        "layers of SimBa and SimBa v2",
+        "sac",
+        {"model": {"last_layer_init": None, "actor_layers": {"type": "simba_v2"}, "critic_layers": {"type": "simba"}}},
+        "Pendulum-v1",
+    ),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
     "td3_bc": Case("delayed actor, norm_obs", "td3_bc", {}, "Pendulum-v1", {"norm_obs": True}),
     "iql": Case("a value network, prioritised", "iql", PRIORITIES, "Pendulum-v1"),
@@ -298,6 +309,15 @@ CASES: dict[str, Case] = {
         {"burnin_step": 2, "learn_unroll_len": 4, "num_neighbours": 3, "learn": {"target_theta": None}},
         data={"wrappers": ["previous_step"]},
     ),
+    "dreamerv3": Case(
+        "a world model of continuous actions",
+        "dreamerv3",
+        {
+            **{"learn_unroll_len": 4, "horizon": 2},
+            "model": {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "blocks": 2},
+        },
+        "Pendulum-v1",
+    ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "mappo": Case("a team", "mappo", env=TEAM),
     "iql_ma": Case("a team of independent agents", "iql_ma", env=TEAM),
@@ -305,6 +325,7 @@ CASES: dict[str, Case] = {
     "qmix": Case("a monotonic mixer", "qmix", env=TEAM),
     "wqmix": Case("a team with a memory and a central value", "wqmix", {"model": {"core": {"type": "gru"}}}, TEAM),
     "qtran": Case("a joint value of a team", "qtran", env=TEAM),
+    "madqn": Case("agents that learn from others with more knowledge", "madqn", env=TEAM),
     "ippo": Case("a team without common weights", "ippo", {"model": {"parameter_sharing": False}}, TEAM),
     "recurrent_mappo": Case("a team with a memory", "recurrent_mappo", {"learn_unroll_len": 4}, TEAM),
     "happo": Case("a team whose agents learn in turn", "happo", env=TEAM),
@@ -315,6 +336,7 @@ CASES: dict[str, Case] = {
     "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
     "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),
+    "ppg_offpolicy": Case("two phases of replay", "ppg_offpolicy", {"learn": {"aux_freq": 3, "aux_train_epoch": 2}}),
     "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),

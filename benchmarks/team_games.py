@@ -43,8 +43,11 @@ POLICIES: dict[str, Any] = {
     "learn": {"epoch_per_collect": 4, "batch_size": 64, "learning_rate": 0.01, "entropy_weight": 0.05},
     "collect": {"n_sample": 128},
 }
+SLOW: dict[str, Any] = {"learn": {"learning_rate": 1e-3, "update_per_collect": 12}}
+"""QTRAN learns a joint value and factors it, which takes more updates than learning one value."""
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), VALUES),
+    **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "madqn"), VALUES),
+    "qtran": deep_merge(VALUES, SLOW),
     **dict.fromkeys(("ippo", "mappo", "happo"), POLICIES),
 }
 """Settings of each algorithm; ``wqmix`` has its optimistic weights."""
@@ -66,7 +69,7 @@ def play(name: str, game: str, seed: int) -> dict[str, Any]:
     seed_everything(seed, verbose=False)
     settings = {"type": name, "eval": {"evaluator": {"n_episode": 1}}}
     policy: Any = create_policy(deep_merge(ALGORITHMS[name], settings))
-    kind: Any = ReplayDataModule if ALGORITHMS[name] is VALUES else RolloutDataModule
+    kind: Any = RolloutDataModule if ALGORITHMS[name] is POLICIES else ReplayDataModule
     env_id, arguments = GAMES[game]
     data = kind(env_id, env_kwargs=arguments, num_envs=NUM_ENVS, seed=seed, max_env_step=STEPS)
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -305,7 +304,7 @@ class RunDataModule(FixedOptions, ResumableDataModule):
 
     def close(self) -> None:
         """Close the envs, and end their processes. Collected data are kept, so that a later ``fit`` can use them."""
-        gc.unfreeze()
+        self._end()
         self._loader_warnings.restore()
         if self._restore_io is not None:
             self._restore_io()

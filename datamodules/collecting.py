@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 from typing_extensions import override
 
 from lightning_ding.datamodules.base import RunDataModule
-from lightning_ding.envs.vector import differ_in_bounds_only, seed_envs
+from lightning_ding.envs.vector import MODES, differ_in_bounds_only, seed_envs
 from lightning_ding.utils.ranks import sum_over_ranks, world_size
 from lightning_ding.worker import (
     ISerialCollector,
@@ -63,7 +63,12 @@ class CollectingDataModule(RunDataModule):
 
     def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """Return the wrappers of the training envs, innermost first."""
-        return self._dropping_faults((*self.wrappers, *self.train_wrappers))
+        wrappers = self._dropping_faults((*self.wrappers, *self.train_wrappers))
+        if self._policy.n_episode is None or not MODES[self.mode].has_separate_envs:
+            return wrappers
+        from lightning_ding.envs import Pausable
+
+        return (*wrappers, Pausable)
 
     @override
     def _setup_source(self, trainer: Trainer) -> None:

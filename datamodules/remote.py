@@ -248,6 +248,8 @@ class RemoteReplayDataModule(RunDataModule):
         is_enough = policy.demonstrations in ("optional", "refused")
         require(is_enough, "policy", "one that needs no demonstrations", name)
         require(not policy.on_policy, "policy", "one that learns from replay", name)
+        episodes = policy.n_episode
+        require(episodes is None, "collect.n_episode", "None in a distributed run, which counts transitions", episodes)
         collects = policy.n_sample is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         policy.config.reward_model.refuse("RemoteDataModule")

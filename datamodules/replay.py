@@ -23,6 +23,7 @@ from lightning_ding.datamodules.resume import Seeds
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
+from lightning_ding.nested import concatenate_arrays
 from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, NotEnoughError, create_buffer, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
@@ -189,14 +190,14 @@ class ReplayDataModule(CollectingDataModule):
         on use and age may leave too few of the transitions that it holds; then more are collected too.
         """
         policy = self._policy
-        batch_size, n_sample = policy.batch_size, policy.n_sample
+        batch_size, amount = policy.batch_size, policy.n_episode or policy.n_sample
         train_iter, updates = policy.progress.train_iter, policy.update_per_collect
         demonstrations = self._demonstrations
         if demonstrations is not None and (left := policy.pretraining_updates - train_iter) > 0:
             source = demonstrations.alone()
             return ReplayRound(source, min(left, updates), batch_size, train_iter, policy.sample_options)
         while True:
-            while self._collect_and_push(n_sample, batch_size):
+            while self._collect_and_push(amount, batch_size):
                 pass  # all ranks collect together until each has a minibatch
             buffer = cast(IBuffer, self.buffer)
             mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
@@ -219,22 +220,22 @@ class ReplayDataModule(CollectingDataModule):
             own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
             normaliser.update(normaliser.tensors(own))
             normaliser.forget_episodes()  # the envs begin episodes of the same ids
-        budget = sys.maxsize
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, StopAtEnvStep):
-                budget = min(budget, callback.limit)
-        left = budget - progress.env_step  # before max_env_step, and room for one more round
-        left = int(max(0, left // trainer.world_size - self._policy.n_sample))
+        limits = [one.limit for one in trainer.callbacks if isinstance(one, StopAtEnvStep)]  # type: ignore[attr-defined]
+        left = min([sys.maxsize, *limits]) - progress.env_step  # before max_env_step, and room for one more round
+        left = int(max(0, left // trainer.world_size - (self._policy.n_sample or 1)))
         warm_up = min(self._policy.random_collect_size, left)
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
-            self._collect_and_push(warm_up, 0, random=not (progress.has_learned or self._policy.has_loaded_weights))
+            is_random, episodes = not (progress.has_learned or self._policy.has_loaded_weights), self._policy.n_episode
+            enough = min(warm_up, self._policy.config.other.replay_buffer.replay_buffer_size) if episodes else 0
+            while self._collect_and_push(episodes or warm_up, enough, is_random):
+                pass
 
-    def _collect_and_push(self, n_sample: int, wanted: int, random: bool = False) -> bool:
+    def _collect_and_push(self, amount: int, wanted: int, random: bool = False) -> bool:
         """Collect transitions and push them to the buffer.
 
         Args:
-            n_sample: Number of transitions.
+            amount: Number of transitions, or of whole episodes.
             wanted: Number of transitions that the buffer should hold then.
             random: Whether actions are random.
 
@@ -242,13 +243,16 @@ class ReplayDataModule(CollectingDataModule):
             Whether the buffer of at least one rank holds fewer than ``wanted``.
         """
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
-        collected = self._collect(n_sample, random)
+        collected = self._collect(amount, random)
+        if isinstance(collected, list):
+            collected = self._policy.collect_mode.get_train_sample(concatenate_arrays(collected, keep_double=True))
         if self._replaces_rewards:
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
-        if self._policy.learner.rewards is not None:
-            self._policy.learner.rewards.collect_data(self._policy.normaliser.tensors(collected))
+        if (rewards := self._policy.learner.rewards) is not None:
+            own = rewards.collect_data(self._policy.normaliser.tensors(collected))
+            collected = collected if own is None else {**collected, "reward": own}
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)
@@ -276,8 +280,7 @@ class ReplayDataModule(CollectingDataModule):
             kind = self._policy.config.other.replay_buffer.type
             allowed = f"one of {SEPARATE_MODES} with other.replay_buffer.type {kind!r}"
             require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
-            wrappers = self._collector_wrappers()
-            env: Any = make_vector_env(self.env_id, 1, "sync", None, wrappers, self.env_kwargs)
+            env: Any = make_vector_env(self.env_id, 1, "sync", None, self._collector_wrappers(), self.env_kwargs)
             self._envs.opened.append(env)
             buffer.use_env(env.envs[0])
 
@@ -293,15 +296,12 @@ class ReplayDataModule(CollectingDataModule):
         name = type(policy).__name__
         allowed = "one that learns from replay (use RolloutDataModule for on-policy algorithms)"
         require(not policy.on_policy, "policy", allowed, name)
-        collects = policy.n_sample is not None
+        collects = policy.n_sample is not None or policy.n_episode is not None
         require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         self._check_fields(("other.replay_buffer",))
-        if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
-            raise ValueError(
-                "collect.collector.type must be a collector of single transitions, such as 'sample', in a "
-                f"ReplayDataModule, got {policy.config.collect.collector.type!r}; collectors of whole episodes are "
-                "used without a datamodule"
-            )
+        allowed, episodes = "set with a collector of whole episodes, and None with others", policy.n_episode
+        is_whole = get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes
+        require(is_whole == (episodes is not None), "collect.n_episode", allowed, episodes)
         config = policy.config.other.replay_buffer
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of, seed = policy, self._seeds().of("replay")
@@ -321,8 +321,7 @@ class ReplayDataModule(CollectingDataModule):
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
         kind = policy.config.reward_model.type
         allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
-        is_used = not (self._replaces_rewards and policy.learner.replaces_env_reward)
-        require(is_used, "reward_model.type", allowed, kind)
+        require(not (self._replaces_rewards and policy.learner.replaces_env_reward), "reward_model.type", allowed, kind)
         is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
         require(is_optional, "demonstrations", f"a data set, because {name} learns from demonstrations", None)
         if self.dataset is not None and self._demonstrations is None:

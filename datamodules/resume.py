@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast, get_args
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,8 +32,8 @@ Purpose = Literal["collector_envs", "exploration", "replay", "validate", "test",
 SCHEMA = 4
 """Version of the datamodule's part of a checkpoint."""
 LARGE = 16e6  # bytes
-_begun: WeakSet[ResumableDataModule] = WeakSet()
-"""Datamodules that have begun a fit in this process."""
+_held: WeakKeyDictionary[ResumableDataModule, int] = WeakKeyDictionary()
+"""Bytes that datamodules hold whose fits have ended in this process; 0 during a fit."""
 
 
 class Seeds(NamedTuple):
@@ -120,6 +120,12 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Bytes of the buffer and of the policy's parameters."""
         parameters = 0 if self._policy is None else sum(map(attrgetter("nbytes"), self._policy.parameters()))
         return parameters + int(getattr(getattr(self, "buffer", None), "nbytes", 0))
+
+    def _end(self) -> None:
+        """Let Python's garbage collector see the objects of this fit again, and note how much memory they hold."""
+        gc.unfreeze()
+        if self in _held:  # adding up the parameters of all earlier fits at each start took the square of their number
+            _held[self] = self.nbytes
 
     def env_settings(self) -> str:
         """Return what was set in training and evaluation envs, for collectors in other processes; "" for nothing."""
@@ -271,12 +277,9 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._starts = False
         # A Trainer, its datamodule and its policy refer to each other, so those of earlier fits wait for the garbage
         # collector, which counts objects and not bytes. A collection takes 0.1 s, so they must hold much memory.
-        held = 0
-        for one in _begun:
-            held += one.nbytes if one is not self else 0
-        if held >= LARGE:
+        _held[self] = 0
+        if sum(_held.values()) >= LARGE:
             gc.collect()
-        _begun.add(self)
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time
         trainer = cast(Trainer, self.trainer)
         if trainer.ckpt_path is not None and not self._is_restored:  # a datamodule of another class wrote it

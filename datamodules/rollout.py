@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -10,8 +10,6 @@ import numpy as np
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules.collecting import CollectingDataModule
-from lightning_ding.envs import Pausable
-from lightning_ding.envs.vector import MODES
 from lightning_ding.utils.ranks import on_any_rank
 from lightning_ding.worker import get_serial_collector_cls
 
@@ -85,10 +83,6 @@ class RolloutDataModule(CollectingDataModule):
         kind = policy.config.collect.collector.type
         amount = policy.n_episode if self._whole_episodes() else policy.n_sample
         require(amount is not None, f"collect.{wanted}", f"set with the collector {kind!r}", amount)
-
-    def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
-        wrappers = super()._collector_wrappers()
-        return (*wrappers, Pausable) if self._whole_episodes() and MODES[self.mode].has_separate_envs else wrappers
 
     def _whole_episodes(self) -> bool:
         return get_serial_collector_cls(self._policy.config.collect.collector).collects_whole_episodes

@@ -163,7 +163,7 @@ POLICY_REGISTRY: Registry[Any] = Registry(
     modules={
         **dict.fromkeys(("mappo", "ippo", "recurrent_mappo"), "teams.mappo"),
         **{name: f"teams.{name}" for name in ("happo", "coma", "mat", "maddpg", "masac")},
-        **{name: f"teams.{name}" for name in ("iql_ma", "vdn", "qmix", "wqmix", "qtran")},
+        **{name: f"teams.{name}" for name in ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn")},
     },
 )
 MODEL_REGISTRY: Registry[Any] = Registry(
@@ -173,7 +173,7 @@ MODEL_REGISTRY: Registry[Any] = Registry(
         **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
         **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
         **{"coma": "teams.coma", "mat": "teams.mat"},
-        **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "teams.team_q"),
+        **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"), "teams.team_q"),
         "team_qac": "teams.team_qac",
     },
 )

@@ -22,9 +22,10 @@ from lightning_ding.policy import PPOPolicy
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-MAX_ENV_STEP = 200_000
+MAX_ENV_STEP = 50_000
+PAIRS = {"num_trajs": 20_000, "num_snippets": 0}
 CONFIG = {
-    "reward_model": {"type": "trex", "data_path": "ranked.npz", "num_trajs": 20_000, "num_snippets": 0},
+    "reward_model": {"type": "trex", "data_path": "ranked.npz", "bounded": True, **PAIRS},
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
     "learn": {"batch_size": 256, "epoch_per_collect": 4, "learning_rate": 1e-3, "entropy_weight": 0.01},
     "collect": {"n_sample": 1024},

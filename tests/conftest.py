@@ -2,23 +2,73 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib
 import logging
+import multiprocessing
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning import Trainer
+from lightning.fabric.utilities import registry
+
+from lightning_ding.envs.process import processes
 
 torch.set_num_threads(1)  # two cores; many small networks
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for every program that a test starts
 
 MakeTrainer = Callable[..., Trainer]
+ROOT = Path(__file__).parents[1]
+
+# Each Trainer reads the metadata of all installed packages, which takes 5 ms
+registry.entry_points = functools.cache(registry.entry_points)  # type: ignore[attr-defined]
+for _device in (torch.cuda, torch.xpu, torch.mtia):
+    if not _device.is_available():  # torch.manual_seed would record the call stack for the day that there is one
+        _device.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
+
+# One fork server for the env processes of all tests, which has what the modules of envs and tests import. Otherwise
+# each run starts its own, and each process of envs imports torch.
+multiprocessing.set_forkserver_preload(
+    [
+        *("pytest", "torch", "lightning", "lightning_ding.nested", "lightning_ding.envs.vector", "tests.toys.envs"),
+        *("lightning_ding.datamodules.replay", "lightning_ding.policy.dqn", "lightning_ding.callbacks.run_checkpoint"),
+    ]
+)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect the tests without garbage collections, and keep what they consist of out of all later ones."""
+    gc.disable()
+    _import_share(session.config)
+    result = yield
+    gc.collect()
+    gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None  # a run would unfreeze the million objects of 22,000 tests
+    gc.enable()
+    return result
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Import a share of the test modules, so that each worker of xdist rewrites the assertions of others for all."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    for file in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        try:
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+        except (Exception, pytest.skip.Exception):  # the collection imports it once more, and reports it
+            continue
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +122,13 @@ def handled_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def own_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let env processes come from a new fork server that imports what it imports in a program of a user."""
+    monkeypatch.setattr(forkserver._forkserver, "_preload_modules", processes.PRELOADED)  # type: ignore[attr-defined]
+    monkeypatch.setattr(processes, "_owner", [os.getpid()])
+    processes.end_fork_server()
+    yield
+    processes.end_fork_server()

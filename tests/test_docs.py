@@ -98,6 +98,8 @@ PARTS = {
     "drex": "lightning_ding.reward_model.drex.DREXRewardModel",
     "guided_cost": "lightning_ding.reward_model.guided_cost.GuidedCostRewardModel",
     "red": "lightning_ding.reward_model.red.REDRewardModel",
+    "pwil": "lightning_ding.reward_model.pwil.PWILRewardModel",
+    "pdeil": "lightning_ding.reward_model.pdeil.PDEILRewardModel",
     "her": "lightning_ding.worker.buffer.her.HERReplayBuffer",
 }
 HEADINGS = ["When to use it", "What to tune first", "How it differs", "What was measured"]

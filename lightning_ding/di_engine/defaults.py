@@ -48,6 +48,7 @@ TEAM_DEFAULTS: dict[str, dict[str, Any]] = {
     "qmix": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
     "vdn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False}},
     "wqmix": _TEAM | {"learn": {**_TEAM["learn"], "wqmix_ow": True, "alpha": 0.1}},
+    "madqn": _TEAM | {"learn": {**_TEAM["learn"], "double_q": False, "weight_decay": 1e-5}},
     "qtran": _TEAM | {"learn": {**_TEAM["learn"], "opt_weight": 0.01, "nopt_min_weight": 0.0001, "double_q": True}},
 }
 """Those of the policies of teams."""
@@ -143,6 +144,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": {"clip_ratio": 0.2, "adv_norm": False, "value_norm": True},
         "other": {"replay_buffer": {"replay_buffer_size": 10_000}},
     },
+    "ppg_offpolicy": {
+        "model": _HEADS | {"actor_head_layer_num": 2},
+        "learn": {"clip_ratio": 0.2, "adv_norm": False},
+        "other": {"replay_buffer": {"policy": {"replay_buffer_size": 1000}}},
+    },
     "impala": {
         "model": _HEADS,
         "learn": {"grad_clip_type": None},
@@ -193,6 +199,7 @@ TEAM_WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "vdn": {**_RMSPROP, "learn.optimizer.weight_decay": 1e-5},
     "wqmix": {**_RMSPROP, "learn.target_theta": 1.0},
     "qtran": _RMSPROP,
+    "madqn": _RMSPROP,
 }
 """Those of the policies of teams; the target of DI-engine's wqmix is its trained network."""
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
@@ -220,6 +227,10 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
         "recompute_adv": False,
     },
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
+    "ppg_offpolicy": {
+        **{"learn.optimizer.eps": 1e-8, "learn.grad_clip_norm": None, "learn.ppo_param_init": False},
+        "learn.value_norm": False,
+    },
     "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
     "cql": {"learn.update_per_collect": 1},

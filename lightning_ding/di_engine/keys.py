@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_ding.di_engine.offline_keys import BC, BCQ, cql_keys, edac_keys, from_data, iql_keys
+from lightning_ding.di_engine.ppg_keys import ppg_keys, ppg_offpolicy_keys
 from lightning_ding.di_engine.q_learning_keys import (
     BDQ,
     CATEGORICAL,
@@ -29,6 +30,7 @@ from lightning_ding.di_engine.q_learning_keys import (
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
     COMMON,
+    COUNTED,
     EVAL_FREQ,
     NETWORK,
     REPLAY,
@@ -46,8 +48,8 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
-from lightning_ding.di_engine.team_keys import happo_keys, mappo_keys
-from lightning_ding.di_engine.team_q_keys import QMIX, QTRAN, VDN, WQMIX
+from lightning_ding.di_engine.team_keys import coma_keys, happo_keys, mappo_keys
+from lightning_ding.di_engine.team_q_keys import MADQN, QMIX, QTRAN, VDN, WQMIX
 from lightning_ding.registry import POLICY_REGISTRY
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
@@ -161,17 +163,9 @@ _DISCRETE_SAC: dict[str, Key] = {
 
 _NO_REPLAY = "there is no replay"
 _UNIFORM = "minibatches are drawn uniformly"
-_WHOLE_EPISODES = "the collector takes collect.n_episode"
 ON_POLICY: dict[str, Key] = {
     **COMMON,
-    "collect.n_sample": to(
-        "collect.n_sample", needs=lambda cfg: cfg["collect.collector.type"] == "sample", why=_WHOLE_EPISODES
-    ),
-    "collect.n_episode": to(
-        "collect.n_episode",
-        needs=lambda cfg: cfg["collect.collector.type"] == "episode",
-        why="the collector takes collect.n_sample",
-    ),
+    **COUNTED,
     "collect.discount_factor": to("discount_factor"),
     "action_space": to("model.action_space"),
     **dict.fromkeys(("priority", "priority_IS_weight"), Key(needs=lambda _: False, why=_NO_REPLAY)),
@@ -247,28 +241,11 @@ _PPO: dict[str, Key] = {
     "nstep_return": only(False, why="advantages are generalised advantages"),
     EVAL_FREQ: eval_freq_key("ppo"),
 }
-_NO_CLIP = Key(needs=lambda _: False, why="DI-engine's PPG does not clip gradients")
-_NOT_OF_PPG = (
-    "recompute_adv",
-    "nstep_return",
-    "learn.epoch_per_collect",
-    "learn.ppo_param_init",
-    "model.share_encoder",
-)
-_PPG: dict[str, Key] = {
-    **{path: key for path, key in _PPO.items() if path not in _NOT_OF_PPG and "lr_scheduler" not in path},
-    **dict.fromkeys(("learn.grad_clip_type", "learn.grad_clip_value"), _NO_CLIP),
-    **dict.fromkeys(("learn.actor_epoch_per_collect", "learn.critic_epoch_per_collect"), to("learn.epoch_per_collect")),
-    **same("learn.aux_freq", "learn.aux_train_epoch", "learn.aux_bc_weight"),
-    "model.share_encoder": only(True, why="the actor's second value head always has its encoder"),
-    EVAL_FREQ: eval_freq_key("ppg"),
-}
 _REPLAYED: dict[str, Key] = {
     **_ACTOR_CRITIC,
     **{path: key for path, key in BUFFER.items() if "priority" not in path},
     **same("learn.update_per_collect", "learn.value_weight"),
-    "collect.n_sample": to("collect.n_sample"),
-    "collect.n_episode": only(None, why="learning from replay collects collect.n_sample transitions"),
+    **COUNTED,
     "priority": only(False, why=_UNIFORM),
     "priority_IS_weight": only(False, why=_UNIFORM),
     EVAL_FREQ: eval_freq_key("dqn"),
@@ -388,13 +365,15 @@ KEYS: dict[str, dict[str, Key]] = {
     "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
     "ppo": _PPO,
-    "ppg": _PPG,
+    "ppg": ppg_keys(_PPO),
     "ppo_offpolicy": _PPO_OFFPOLICY,
+    "ppg_offpolicy": ppg_offpolicy_keys(_PPO, _PPO_OFFPOLICY),
     "impala": _IMPALA,
     "acer": _ACER,
     "pg": _PG,
     "mappo": mappo_keys(_PPO),
     "happo": happo_keys(_PPO),
+    "coma": coma_keys(ON_POLICY, BUFFER),
     "cql": cql_keys(_SAC),
     "edac": edac_keys(_SAC),
     "bcq": BCQ,
@@ -406,6 +385,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "vdn": VDN,
     "wqmix": WQMIX,
     "qtran": QTRAN,
+    "madqn": MADQN,
 }
 """The keys that each policy of DI-engine reads."""
 POLICIES = {"r2d2_gtrxl": "r2d2"}
@@ -443,6 +423,7 @@ HOME_OF_GAMMA = {
     "ppo": "collect.discount_factor",
     "ppg": "collect.discount_factor",
     "ppo_offpolicy": "collect.discount_factor",
+    "ppg_offpolicy": "collect.discount_factor",
     "acer": "learn.discount_factor",
     "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
@@ -453,7 +434,7 @@ HOME_OF_GAMMA = {
     "discrete_cql": "discount_factor",
     "td3_bc": "learn.discount_factor",
     "iql": "learn.discount_factor",
-    **dict.fromkeys(("qmix", "vdn", "wqmix", "qtran"), "learn.discount_factor"),
+    **dict.fromkeys(("qmix", "vdn", "wqmix", "qtran", "madqn", "coma"), "learn.discount_factor"),
 }
 """The one of the three homes of the discount factor that each policy reads."""
 

@@ -36,7 +36,8 @@ def _minigrid(section: EnvSection) -> None:
 
 def _bitflip(section: EnvSection) -> None:
     section.use("lightning_ding.envs.bit_flip.BitFlipEnv", n_bits=section.take("n_bits", 5))
-    section.wrap(f"{MAKERS}.FlatGoal")
+    if not section.take("with_goals", False):  # hindsight replay needs them
+        section.wrap(f"{MAKERS}.FlatGoal")
 
 
 def _bsuite(section: EnvSection) -> None:
@@ -158,6 +159,7 @@ def _mujoco_multi(section: EnvSection) -> None:
         isinstance(nearest, int), "env.agent_obsk", "an int >= 0 with mamujoco_v1, where None is one agent", nearest
     )
     kwargs |= {"agent_conf": section.take("agent_conf", None), "agent_obsk": nearest}
+    kwargs |= {"global_categories": []}  # in DI-engine, agents do not see the place of the robot
     limit = section.take("episode_limit", 1000)
     kwargs |= {} if is_coupled else {"max_episode_steps": limit}
     require(not is_coupled or limit == 1000, "env.episode_limit", "1000, the limit of CoupledHalfCheetah", limit)

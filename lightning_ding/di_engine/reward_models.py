@@ -111,6 +111,22 @@ KEYS: dict[str, dict[str, Key]] = {
         "expert_data_path": to("reward_model.data_path"),
         "clear_buffer_per_iters": Key(needs=lambda _: False, why="it learns before the policy"),
     },
+    "pdeil": {
+        **_SHARED,
+        "alpha": to("reward_model.alpha", convert=float),
+        "expert_data_path": to("reward_model.data_path"),
+        "discrete_action": replaced(_SPACES),
+    },
+    "pwil": {
+        "type": to("reward_model.type"),
+        "alpha": to("reward_model.alpha", convert=float),
+        "beta": to("reward_model.beta", convert=float),
+        "horizon": to("reward_model.horizon"),
+        "sample_size": to("reward_model.collect_count"),
+        "expert_data_path": to("reward_model.data_path"),
+        **dict.fromkeys(("s_size", "a_size"), replaced(_SPACES)),
+        "clear_buffer_per_iters": Key(needs=lambda _: False, why="a step gets its reward when it is collected"),
+    },
 }
 """Keys of each reward model of DI-engine that exists here."""
 _LAYERS: Config = {"hidden_size_list": [64, 64, 128]}
@@ -133,6 +149,8 @@ DEFAULTS: dict[str, Config] = {
     "drex": {**_PAIRS, "num_trajs_per_bin": 20},
     "guided_cost": {**_EVERY, "hidden_size": 128},
     "red": {**_EVERY, "hidden_size": 128, "sample_size": 1000, "sigma": 0.5},
+    "pdeil": {"alpha": 0.5},
+    "pwil": {"alpha": 5, "beta": 5, "sample_size": 1000},
 }
 DEFAULTS["icm"]["clear_buffer_per_iters"] = 100
 WITHOUT_KEY: dict[str, Config] = {
@@ -143,9 +161,11 @@ WITHOUT_KEY: dict[str, Config] = {
     "drex": {"hidden_size_list": [512, 64], "batch_size": 1},
     "guided_cost": {},
     "red": {},
+    "pdeil": {},
+    "pwil": {},
 }
 """Settings that DI-engine has no key for."""
-OTHERS = "pwil", "pdeil", "rnd-ngu", "episodic"
+OTHERS = "rnd-ngu", "episodic"
 _TRAJECTORIES = "or let the checkpoints of expert_model_path play: -m preference_based_irl, or trex_collecting_data"
 _GUIDE = "or let the expert play with the network in collect.model_path: -m guided_cost"
 _RED = "which lightning-ding collect writes"
@@ -155,6 +175,8 @@ DATA: dict[str, tuple[str, str]] = {
     "drex": ("data_path", _TRAJECTORIES),
     "guided_cost": ("data_path", _GUIDE),
     "red": ("expert_data_path", _RED),
+    "pdeil": ("expert_data_path", _RED),
+    "pwil": ("expert_data_path", _RED),
 }
 """The key of the data set of a reward model that has one, and how to make the data set."""
 

@@ -69,7 +69,8 @@ def serial_pipeline(
     """
     run = translate(input_cfg, seed, env_setting, max_train_iter, max_env_step, dynamic_seed)
     other = "one that learns from replay (serial_pipeline_onpolicy trains the others)"
-    require(not run.on_policy, "create_config.policy.type", other, run.policy)
+    is_replay_there = run.family == "coma"
+    require(is_replay_there or not run.on_policy, "create_config.policy.type", other, run.policy)
     return train(run, model)
 
 

@@ -143,7 +143,7 @@ def same(*names: str) -> dict[str, Key]:
 
 
 EVAL_FREQ = "eval.evaluator.eval_freq"
-ON_POLICY = ("a2c", "ppg", "ppo", "pg", "mappo", "happo")
+ON_POLICY = ("a2c", "ppg", "ppo", "pg", "mappo", "happo", "coma")
 """Policies that learn from rollouts."""
 
 
@@ -157,6 +157,9 @@ def per_round(cfg: Cfg, family: str) -> tuple[int, int]:
         return updates, updates
     rows, size = cfg.get("collect.n_sample") or 1, cfg.get("learn.batch_size", 64)
     passes = cfg.get("learn.epoch_per_collect", 10) if family in ("ppo", "mappo", "happo") else 1
+    if family == "coma":  # the critic's passes, and that of the actors after them
+        updates = int(cfg.get("learn.update_per_collect", 20))
+        return updates, (updates + 1) * max(1, round(rows / size))
     if family == "ppg":
         passes = cfg.get("learn.actor_epoch_per_collect", 1) + cfg.get("learn.aux_train_epoch", 6)
     if family == "happo":  # in DI-engine an agent's critic learns with its actor, here that of all after the actors
@@ -212,6 +215,7 @@ def _limit_to(name: str) -> Key:
 
 
 _BUFFER = "other.replay_buffer."
+_HER = "other.her."
 _RATE = f"{_BUFFER}thruput_controller.push_sample_rate_limit."
 
 
@@ -224,13 +228,16 @@ def is_prioritised(cfg: Cfg) -> bool:
 
 def _buffer_limits(cfg: Cfg) -> bool:
     """Return whether a buffer limits the use, the age or the rate of its transitions."""
-    limits = [_limit(cfg.get(name)) for name in (f"{_BUFFER}max_use", f"{_BUFFER}max_staleness", f"{_RATE}max")]
+    names = [f"{path}{name}" for path in (_BUFFER, f"{_BUFFER}policy.") for name in ("max_use", "max_staleness")]
+    limits = [_limit(cfg.get(name)) for name in (*names, f"{_RATE}max")]
     return any(one is not None for one in limits) or cfg.get(f"{_RATE}min", 0) > 0
 
 
 def _buffer_type(value: Any, cfg: Cfg) -> Ours:
     """Return the fastest of our buffers that draws as DI-engine's: without priorities and limits, uniformly."""
-    if value in ("naive", "advanced", "deque"):
+    if f"{_HER}her_strategy" in cfg:
+        value = "her"
+    if value in ("naive", "advanced", "deque", "episode"):
         value = "advanced" if is_prioritised(cfg) or _buffer_limits(cfg) else "naive"
     return {f"{_BUFFER}type": value}
 
@@ -260,6 +267,19 @@ COMMON: dict[str, Key] = {
 }
 """Keys of every policy, apart from those of the device, the learner and its hooks, which :mod:`translate` reads."""
 
+COUNTED: dict[str, Key] = {
+    "collect.n_sample": to(
+        "collect.n_sample",
+        needs=lambda cfg: cfg["collect.collector.type"] == "sample",
+        why="the collector takes collect.n_episode",
+    ),
+    "collect.n_episode": to(
+        "collect.n_episode",
+        needs=lambda cfg: cfg["collect.collector.type"] == "episode",
+        why="the collector takes collect.n_sample",
+    ),
+}
+"""Keys of the amount that is collected, in transitions or in episodes."""
 _PRIORITISED: dict[str, Any] = {"needs": is_prioritised, "why": "the buffer has no priorities"}
 BUFFER: dict[str, Key] = {
     f"{_BUFFER}type": Key(_buffer_type, why="the fastest buffer that draws in the same way"),
@@ -291,19 +311,33 @@ BUFFER: dict[str, Key] = {
     ),
     f"{_BUFFER}multi_buffer": only(False, why="a policy here has one buffer"),
 }
-"""Keys of the replay buffers naive, advanced and deque."""
+"""Keys of the replay buffers naive, advanced, deque and episode."""
+_BY_EPISODE = "a buffer draws from the transitions of all episodes"
+
+
+def _of_hindsight(value: Any, cfg: Cfg) -> Ours:
+    """Return the options of a buffer whose transitions all get new goals, as those of DI-engine's script."""
+    rows = int(cfg.get(f"{_HER}episode_size") or 0) * int(cfg.get(f"{_HER}sample_per_episode") or 0)
+    size = {"learn.batch_size": rows * int(cfg.get(f"{_HER}her_replay_k", 1))} if rows else {}
+    return {f"{_BUFFER}her_strategy": value, f"{_BUFFER}her_replay_k": 1_000_000, **size}
+
+
+_HINDSIGHT: dict[str, Key] = {
+    f"{_HER}her_strategy": Key(_of_hindsight),
+    **dict.fromkeys((f"{_HER}her_replay_k", f"{_HER}episode_size", f"{_HER}sample_per_episode"), replaced(_BY_EPISODE)),
+}
 
 _NAIVE = "the buffer of this config ignores priorities"
 REPLAY: dict[str, Key] = {
     **COMMON,
     **BUFFER,
-    **same("random_collect_size", "collect.n_sample", "learn.update_per_collect", "learn.batch_size"),
-    **same("learn.ignore_done"),
+    **_HINDSIGHT,
+    **COUNTED,
+    **same("random_collect_size", "learn.update_per_collect", "learn.batch_size", "learn.ignore_done"),
     "priority": to("priority", needs=lambda cfg: not cfg["priority"] or is_prioritised(cfg), why=_NAIVE),
     "priority_IS_weight": to(
         "priority_IS_weight", needs=lambda cfg: not cfg["priority_IS_weight"] or is_prioritised(cfg), why=_NAIVE
     ),
-    "collect.n_episode": only(None, why="learning from replay collects collect.n_sample transitions"),
     EVAL_FREQ: eval_freq_key("dqn"),
 }
 """Keys of the policies that learn from replay."""

@@ -100,6 +100,15 @@ WQMIX: dict[str, Key] = {
     **same("learn.wqmix_ow", "learn.alpha"),
     "learn.target_update_theta": Key(needs=lambda _: False, why="DI-engine's wqmix has no target network"),
 }
+MADQN: dict[str, Key] = {
+    **{path: key for path, key in VDN.items() if path not in ("model.mixer", "model.activation", "model.dueling")},
+    **same("nstep", "model.global_cooperation"),
+    "learn.weight_decay": to("learn.optimizer.weight_decay"),
+    "model.global_obs_shape": replaced("the env says how large the global state is that all agents share"),
+    "model.mixer": only(False, why="the values of the agents are added up"),
+    "model.dueling": only(False, why="the agents of a team have no dueling network here"),
+}
+"""DI-engine gives the second network a global state for each agent, which has what the agent sees."""
 QTRAN: dict[str, Key] = {
     **{path: key for path, key in VDN.items() if path not in ("model.mixer", "model.activation")},
     **same("learn.td_weight", "learn.opt_weight", "learn.nopt_min_weight", "model.embedding_size"),

@@ -123,6 +123,9 @@ def translate(
     main, create = read_pair(source)
     if entry in REWARDS_OF_ENTRIES and "type" not in create.get("reward_model", {}):
         main["reward_model"] = {"type": REWARDS_OF_ENTRIES[entry], **main.get("reward_model", {})}
+    if main["policy"].get("other", {}).get("her") and create.get("env", {}).get("type") == "bitflip":
+        main = deep_merge(main, {"env": {"with_goals": True}})
+        main["policy"].get("model", {}).pop("obs_shape", None)  # observations have three entries
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
@@ -192,10 +195,10 @@ def _run_of(
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     rewards = {**main.get("reward_model", {}), **create.get("reward_model", {})}.get("type")
     late = f"None with {family}, which computes advantages when data are collected"
-    require(rewards is None or family != "ppo_offpolicy", "reward_model.type", late, rewards)
+    require(rewards is None or family not in ("ppo_offpolicy", "ppg_offpolicy"), "reward_model.type", late, rewards)
     config = deep_merge(config, translate_reward_model(main, create, notes))
     theirs, here = per_round(keys, family)
-    has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
+    has_episodes = policy_class.on_policy and keys["collect.collector.type"] == "episode"  # of unknown lengths
     counts_rounds = has_episodes and family == "a2c"
     times = Times.of(keys, config["eval"]["evaluator"]["eval_freq"], None if has_episodes else here, counts_rounds)
     limits = {"max_env_step": limit(max_env_step), "max_train_iter": _updates(max_train_iter, theirs, here)}
@@ -353,13 +356,13 @@ def _network(keys: Config, family: str) -> Config | None:
 
 def _check_amount(keys: Config, family: str) -> None:
     kind = keys["collect.collector.type"]
-    on_policy = family in ON_POLICY
-    known = ("sample", "episode") if on_policy else ("sample",)
+    collects = policy_class_of(family).trains_on == "envs"
+    known = ("sample", "episode") if collects else ("sample",)
     require(kind in known, "create_config.collector.type", f"one of {known} for {family}", kind)
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in (*WITHOUT_N_SAMPLE, *ON_POLICY, *TEAM_DEFAULTS)
+    has_default = kind == "sample" and family not in (*WITHOUT_N_SAMPLE, *ON_POLICY, *TEAM_DEFAULTS)
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

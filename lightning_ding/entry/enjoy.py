@@ -6,7 +6,7 @@
 
 A video ends in .mp4 (gymnasium's RecordVideo, extra ``video``) or .gif. Of several episodes, each has its number in the
 name of its file. The env is that of the run's evaluations. A native vector env cannot be shown; ``--env_id`` names a
-single env to play instead.
+single env to play instead. Of a scenario of VMAS, one env is made and shown.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 
+from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import in_one_line
-from lightning_ding.entry.trained import EnvOfRun, as_single, command_parser, env_of_run, load
+from lightning_ding.entry.trained import TENSOR, EnvOfRun, as_single, command_parser, env_of_run, load
 from lightning_ding.envs.checks import EnvMaker
-from lightning_ding.envs.named import find_env, find_wrappers
+from lightning_ding.envs.named import EnvLike, find_env, find_wrappers
+from lightning_ding.envs.vector import make_vector_env
 from lightning_ding.policy import Policy
 from lightning_ding.registry import import_modules
 from lightning_ding.worker.evaluator.video import gif, import_extra
@@ -53,7 +55,7 @@ def enjoy(
     video: str | None = None,
     stochastic: bool = False,
     seed: int = 0,
-    env_id: str | None = None,
+    env_id: EnvLike | None = None,
     policy: str | None = None,
     import_names: Sequence[str] = (),
     shown: bool = True,
@@ -66,7 +68,7 @@ def enjoy(
         video: Path of a video, which ends in .mp4 or .gif; None shows a window.
         stochastic: Explore as in training; otherwise act as in evaluations.
         seed: Seed of the episodes and of the exploration, >= 0.
-        env_id: Env to play; None means that of the run's evaluations.
+        env_id: Env to play, a name or also a class or function; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
         import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
             and the wrappers of the run.
@@ -105,8 +107,11 @@ def make_env(described: EnvOfRun, render_mode: str | None) -> gym.Env[Any, Any]:
         ValueError: If it does not have the render mode.
     """
     import_modules(described.import_names)
+    if described.mode == TENSOR:
+        made: dict[str, Any] = {"wrappers": described.wrappers, "env_kwargs": described.env_kwargs}
+        return OneOfBatch(make_vector_env(described.env, 1, TENSOR, **made), render_mode)
     kwargs = {**described.env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
-    env = EnvMaker(find_env(described.env), find_wrappers(described.wrappers), kwargs)()
+    env: gym.Env[Any, Any] = EnvMaker(find_env(described.env), find_wrappers(described.wrappers), kwargs)()
     if render_mode not in (None, env.render_mode):
         known = env.metadata.get("render_modes")
         env.close()
@@ -172,6 +177,50 @@ def _write_gif(
     video = np.stack(frames.frames).transpose(0, 3, 1, 2)
     file.write_bytes(gif(video, float(env.metadata.get("render_fps", 30))))
     return total, file
+
+
+class OneOfBatch(gym.Env[Any, Any]):
+    """The only env of a vector env with ``render(mode)``, which is reset by the caller alone.
+
+    Args:
+        batch: The vector env, of one env.
+        render_mode: ``"rgb_array"``; ``"human"`` shows each step in a window; None shows nothing.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, batch: Any, render_mode: str | None) -> None:
+        self.batch, self.render_mode = batch, render_mode
+        self.observation_space, self.action_space = batch.single_observation_space, batch.single_action_space
+        self._is_over, self._image = False, None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._is_over = False
+        return self._shown(self.batch.reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the env; an episode that ended has its last observation."""
+        obs, reward, terminated, truncated, info = self.batch.step(np.asarray(action)[None])
+        self._is_over = bool(terminated[0] or truncated[0])
+        last = info["final_obs"] if self._is_over else obs
+        return self._shown(last), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def _shown(self, obs: Any) -> Any:
+        if self.render_mode == "human":
+            self.render()
+        return nested.apply(lambda x: x[0], obs)
+
+    def render(self) -> Any:
+        """Return the image of the env, or show it; after the last step the image before it, as a new episode began."""
+        if not self._is_over:
+            self._image = self.batch.call("render", self.render_mode)[0]
+        return self._image
+
+    def close(self) -> None:
+        """Close the vector env."""
+        self.batch.close()
 
 
 class _Frames(gym.Wrapper[Any, Any, Any, Any]):

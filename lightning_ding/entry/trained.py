@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import CommandParser, policy_class
 from lightning_ding.envs.atari import make_atari
-from lightning_ding.envs.named import ENVPOOL, JAX_PACKAGES, PETTINGZOO, TEAM_PACKAGES, find_env
+from lightning_ding.envs.named import ENVPOOL, JAX_PACKAGES, PETTINGZOO, TEAM_PACKAGES, EnvLike, find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
@@ -86,7 +86,7 @@ def naming_the_option() -> Iterator[None]:
 
 def env_of_run(
     arguments: Mapping[str, Any],
-    env_id: str | None = None,
+    env_id: EnvLike | None = None,
     evaluation: bool = False,
     trusted: Sequence[str] = (),
 ) -> EnvOfRun:
@@ -218,8 +218,6 @@ def as_single(described: EnvOfRun) -> EnvOfRun:
     Raises:
         ValueError: If the run used a native vector env that is not registered as a single env too, or vector wrappers.
     """
-    if described.mode == TENSOR:
-        require(False, "env_id", "a single env, because a batch of tensor envs cannot be shown", described.env)
     if described.mode != NATIVE:
         return described
     import_modules(described.import_names)

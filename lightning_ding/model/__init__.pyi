@@ -11,6 +11,7 @@ from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
 from .discrete_qac import DiscreteQAC as DiscreteQAC
 from .dqn import DQN as DQN
+from .dreamerv3 import DreamerV3 as DreamerV3
 from .drqn import DRQN as DRQN
 from .dynamics import DynamicsEnsemble as DynamicsEnsemble
 from .encoder import MLPEncoder as MLPEncoder, create_encoder as create_encoder

@@ -30,19 +30,27 @@ class BatchRenorm(nn.Module):
         size: Number of features F.
         momentum: Step size of the running statistics, in (0, 1].
         warmup: Number of updates without the correction, >= 0.
+        has_shift: Learn a shift, which has no effect where layers without bias and batch normalisation follow.
     """
 
+    shift: Tensor
     mean: Tensor
     variance: Tensor
     updates: Tensor
 
-    def __init__(self, ensemble_size: int, size: int, momentum: float = 0.01, warmup: int = 100_000) -> None:
+    def __init__(
+        self, ensemble_size: int, size: int, momentum: float = 0.01, warmup: int = 100_000, has_shift: bool = True
+    ) -> None:
         super().__init__()
         require(0 < momentum <= 1, "renorm_momentum", "in (0, 1]", momentum)
         require(warmup >= 0, "renorm_warmup", ">= 0", warmup)
         shape = (ensemble_size, 1, size)
         self.momentum, self.warmup = momentum, warmup
-        self.scale, self.shift = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.zeros(shape))
+        self.scale = nn.Parameter(torch.ones(shape))
+        if has_shift:
+            self.shift = nn.Parameter(torch.zeros(shape))
+        else:
+            self.register_buffer("shift", torch.zeros(shape), persistent=False)
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("variance", torch.ones(shape))
         self.register_buffer("updates", torch.zeros(()))

@@ -51,6 +51,7 @@ class EnsembleMLP(nn.Module):
     ) -> None:
         super().__init__()
         require(ensemble_size >= 1, "ensemble_size", ">= 1", ensemble_size)
+        self.ensemble_size = ensemble_size
         self.dropout = UnitDropout(ensemble_size, sizes[1:-1], dropout) if dropout else None
         renorms = () if renorm is None else (BatchRenorm(ensemble_size, size, *renorm) for size in sizes[:-1])
         self.renorms = nn.ModuleList(renorms)
@@ -64,6 +65,10 @@ class EnsembleMLP(nn.Module):
         for size in sizes[1:-1] if layer_norm else ():
             self.scales.append(nn.Parameter(torch.ones(ensemble_size, 1, size)))
             self.shifts.append(nn.Parameter(torch.zeros(ensemble_size, 1, size)))
+
+    def output_parameters(self) -> list[Tensor]:
+        """Return the parameters of the last layer."""
+        return [self.weights[-1], self.biases[-1]]
 
     def forward(
         self,
@@ -85,8 +90,8 @@ class EnsembleMLP(nn.Module):
             ValueError: If not all members of an ensemble with batch renormalisation are to be evaluated.
         """
         require(members is None or not self.renorms, "members", "None with batch renormalisation", members)
-        weights, biases = _select(self.weights, members), _select(self.biases, members)
-        scales, shifts = _select(self.scales, members), _select(self.shifts, members)
+        weights, biases = select_members(self.weights, members), select_members(self.biases, members)
+        scales, shifts = select_members(self.scales, members), select_members(self.shifts, members)
         factors = None if self.dropout is None or dropout is None else self.dropout(dropout, members)
         x = x.expand(len(weights[0]), *x.shape[-2:])
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -130,12 +135,12 @@ class UnitDropout(nn.Module):
             number: Random integers in [0, 2^32), shape (B,).
             members: Number of networks, counted from the first, or their indices; None means all.
         """
-        (constants,) = _select([self.constants], members)
+        (constants,) = select_members([self.constants], members)
         is_kept = (number[:, None] * constants) & (2**32 - 1) >= int(self.probability * 2**32)
         return list(is_kept.to(torch.get_default_dtype()).div(1 - self.probability).split(self.sizes, 2))
 
 
-def _select(parameters: Iterable[Tensor], members: int | Tensor | None) -> list[Tensor]:
+def select_members(parameters: Iterable[Tensor], members: int | Tensor | None) -> list[Tensor]:
     """Return the parameters, shapes (E, ...), of the first members or of those with these indices; None means all."""
     if members is None:
         return list(parameters)

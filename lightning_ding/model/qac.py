@@ -20,6 +20,7 @@ from lightning_ding.model.ensemble import EnsembleMLP, critic_values
 from lightning_ding.model.heads import check_widths, full_precision
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.model.mlp import MLP
+from lightning_ding.model.residual import LayersConfig, make_layers
 from lightning_ding.registry import MODEL_REGISTRY
 
 FIRST_LOG_STD = -3.0  # of state-dependent noise, as in Stable-Baselines3's SAC
@@ -88,6 +89,9 @@ class ContinuousQAC(nn.Module):
         actor_hidden_size_list: Width of each hidden layer of the actor, in place of ``actor_head_hidden_size`` and
             ``actor_head_layer_num``; None for those.
         critic_hidden_size_list: Width of each hidden layer of the critics, likewise.
+        actor_layers: Options of :class:`LayersConfig`, the kind and the normalisation of the actor's layers; None for
+            plain layers.
+        critic_layers: The same for the critics' layers.
         use_sde: Make the standard deviation that of state-dependent noise, see :class:`StateDependentSigma`, which also
             describes ``full_std`` and ``use_expln``; needs ``reparameterization``.
         log_std_init: Logarithm of the initial standard deviation with ``use_sde``; None for -3.
@@ -134,6 +138,8 @@ class ContinuousQAC(nn.Module):
         renorm_warmup: int = 100_000,
         actor_hidden_size_list: Sequence[int] | None = None,
         critic_hidden_size_list: Sequence[int] | None = None,
+        actor_layers: Mapping[str, Any] | None = None,
+        critic_layers: Mapping[str, Any] | None = None,
         use_sde: bool = False,
         log_std_init: float | None = None,
         full_std: bool = True,
@@ -149,6 +155,8 @@ class ContinuousQAC(nn.Module):
         actor_hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)
         critic_hidden = hidden_sizes("critic", critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
         renorm = (renorm_momentum, renorm_warmup) if batch_renorm else None
+        self._layers = {"actor": LayersConfig(**actor_layers or {}), "critic": LayersConfig(**critic_layers or {})}
+        self._check_layers(layer_norm, critic_layer_norm, critic_dropout, batch_renorm, use_sde)
         sde = SDE.of(use_sde, full_std, use_expln, learn_features=True)
         self.clip_mean, noise = _check_sde(sde, action_space, batch_renorm, log_std_init, clip_mean)
         options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
@@ -183,6 +191,8 @@ class ContinuousQAC(nn.Module):
         inputs, outputs = self._actor_widths(critic_encoder.output_size)
         sizes = [inputs, *hidden, outputs]
         encoder = None if make_encoder is None else make_encoder()
+        if not self._layers["actor"].is_plain:
+            return EncoderAndHead(encoder, make_layers(self._layers["actor"], 1, sizes, activation))
         if noise is not None:
             options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "hidden_size_list": hidden}
             size = critic_encoder.output_size
@@ -195,7 +205,19 @@ class ContinuousQAC(nn.Module):
     def _make_critics(self, encoder: Any, number: int, hidden: list[int], *options: Any) -> EncoderAndHead:
         """Return the critics; ``options`` are those of ``EnsembleMLP`` after the sizes."""
         inputs, outputs = self._critic_widths(encoder.output_size)
-        return EncoderAndHead(encoder, EnsembleMLP(number, [inputs, *hidden, outputs], *options))
+        sizes, layers = [inputs, *hidden, outputs], self._layers["critic"]
+        if layers.is_plain:
+            return EncoderAndHead(encoder, EnsembleMLP(number, sizes, *options))
+        return EncoderAndHead(encoder, make_layers(layers, number, sizes, options[0]))
+
+    def _check_layers(self, layer_norm: bool, critic_layer_norm: bool, dropout: float, renorm: bool, sde: bool) -> None:
+        """Raise if layers of another kind are asked for together with an option of plain ones."""
+        actor, critic = self._layers["actor"].is_plain, self._layers["critic"].is_plain
+        require(not layer_norm or (actor and critic), "layer_norm", "False with other layers; set their norm", True)
+        require(not critic_layer_norm or critic, "critic_layer_norm", "False with critic_layers; set their norm", True)
+        require(not dropout or critic, "critic_dropout", "0 with critic_layers", dropout)
+        require(not renorm or (actor and critic), "batch_renorm", "False with other layers; set their norm", True)
+        require(not sde or actor, "use_sde", "False with actor_layers", True)
 
     def _actor_widths(self, features: int) -> tuple[int, int]:
         """Return the numbers of inputs and outputs of the actor's layers."""
@@ -207,9 +229,8 @@ class ContinuousQAC(nn.Module):
 
     def _init_last_layers(self, bound: float) -> None:
         for head in (self.actor.head, self.critic.head):
-            is_ensemble = isinstance(head, EnsembleMLP)
-            last = (head.weights[-1], head.biases[-1]) if is_ensemble else output_layers(head)[0].parameters()
-            for parameter in last:
+            is_plain = isinstance(head, (MLP, GaussianHead))
+            for parameter in output_layers(head)[0].parameters() if is_plain else head.output_parameters():
                 nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Any, mode: Literal["compute_actor", "compute_critic"]) -> dict[str, Any]:
@@ -241,7 +262,7 @@ class ContinuousQAC(nn.Module):
         parts = action if isinstance(action, Mapping) else {"action_args": action}
         columns = {name: part.unsqueeze(1) if part.ndim == 1 else part for name, part in parts.items()}
         given = (inputs["obs"], columns if self.choices else columns["action_args"])
-        number, is_joint = len(self.critic.head.weights[0]), bool(self.critic.head.renorms)
+        number, is_joint = self.critic.head.ensemble_size, bool(self.critic.head.renorms)
         if number == 1 or is_joint:
             q_value = self.compute_critic(*given)["q_value"]
             return {"q_value": list(q_value) if number > 1 else q_value[0]}

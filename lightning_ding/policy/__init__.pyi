@@ -20,6 +20,8 @@ from .discrete_cql import DiscreteCQLConfig as DiscreteCQLConfig, DiscreteCQLPol
 from .discrete_sac import DiscreteSACConfig as DiscreteSACConfig, DiscreteSACPolicy as DiscreteSACPolicy
 from .dqfd import DQfDConfig as DQfDConfig, DQfDPolicy as DQfDPolicy
 from .dqn import DQNConfig as DQNConfig, DQNPolicy as DQNPolicy
+from .dreamerv3 import DreamerV3Policy as DreamerV3Policy
+from .dreamerv3_options import DreamerV3Config as DreamerV3Config
 from .dt import DTConfig as DTConfig, DTPolicy as DTPolicy
 from .edac import EDACConfig as EDACConfig, EDACPolicy as EDACPolicy
 from .factory import create_policy as create_policy, get_policy_cls as get_policy_cls
@@ -36,6 +38,7 @@ from .ngu import NGUConfig as NGUConfig, NGUPolicy as NGUPolicy
 from .pdqn import PDQNConfig as PDQNConfig, PDQNPolicy as PDQNPolicy
 from .pg import PGConfig as PGConfig, PGPolicy as PGPolicy
 from .ppg import PPGConfig as PPGConfig, PPGPolicy as PPGPolicy
+from .ppg_offpolicy import PPGOffConfig as PPGOffConfig, PPGOffPolicy as PPGOffPolicy
 from .ppo import PPOConfig as PPOConfig, PPOPolicy as PPOPolicy
 from .ppo_offpolicy import PPOOffConfig as PPOOffConfig, PPOOffPolicy as PPOOffPolicy
 from .pqn import PQNConfig as PQNConfig, PQNPolicy as PQNPolicy
@@ -57,6 +60,7 @@ from .teams.coma import COMAConfig as COMAConfig, COMAPolicy as COMAPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy
 from .teams.maddpg import MADDPGConfig as MADDPGConfig, MADDPGPolicy as MADDPGPolicy
+from .teams.madqn import MADQNConfig as MADQNConfig, MADQNPolicy as MADQNPolicy
 from .teams.mappo import (
     IPPOPolicy as IPPOPolicy,
     MAPPOConfig as MAPPOConfig,
@@ -72,6 +76,7 @@ from .teams.team_q import TeamQConfig as TeamQConfig
 from .teams.vdn import VDNPolicy as VDNPolicy
 from .teams.wqmix import WQMIXConfig as WQMIXConfig, WQMIXPolicy as WQMIXPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
+from .xqc import XQCConfig as XQCConfig, XQCPolicy as XQCPolicy
 
 ReferencePolicy = _foreign.ReferencePolicy
 default_collate = _collate.default_collate

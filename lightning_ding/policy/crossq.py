@@ -37,6 +37,8 @@ from lightning_ding.utils.ranks import sum_over_ranks, world_size
 class CrossQModelConfig(ContinuousNetworkConfig):
     """The actor and the critics."""
 
+    has_statistics: ClassVar[bool] = True
+
     ensemble_num: int = 2
     """Number of critics, >= 1; the target is the smallest of their values."""
     critic_head_hidden_size: int = 2048
@@ -51,6 +53,14 @@ class CrossQModelConfig(ContinuousNetworkConfig):
         require(self.ensemble_num >= 1, "model.ensemble_num", ">= 1", self.ensemble_num)
         require(0 < self.renorm_momentum <= 1, "model.renorm_momentum", "in (0, 1]", self.renorm_momentum)
         require(self.renorm_warmup >= 0, "model.renorm_warmup", ">= 0", self.renorm_warmup)
+        layers = (self.actor_layers, self.critic_layers)
+        fits = all(one.is_plain for one in layers) or all(one.uses_batch for one in layers)
+        allowed = "both plain, or both with the norm 'batch' or 'batch_renorm'"
+        require(fits, "model.actor_layers and model.critic_layers", allowed, [(one.type, one.norm) for one in layers])
+        renorm = (self.renorm_momentum, self.renorm_warmup)
+        names = "model.renorm_momentum and model.renorm_warmup"
+        allowed = "left at their defaults with model.critic_layers, which has momentum and warmup"
+        require(self.critic_layers.is_plain or renorm == (0.01, 100_000), names, allowed, renorm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +133,8 @@ class CrossQPolicy(SACPolicy):
 
         Nothing changes if the loss of the minibatch is not finite, since the optimizer skips it too.
         """
+        if "statistics" not in report:
+            return
         statistics = torch.where(loss.isfinite(), report.pop("statistics"), torch.nan)
         if world_size() > 1:
             statistics = sum_over_ranks(statistics) / world_size()
@@ -147,9 +159,15 @@ class CrossQPolicy(SACPolicy):
 
         The report also has ``statistics`` of the actor's layers, which are no metric.
         """
+        if not self._uses_batch("actor"):
+            return super().actor_loss(batch)
         output = self.model.compute_actor(batch["obs"], by_batch=True)
         loss, report = self._loss_of_actions(output, batch)
         return loss, report | {"statistics": output["statistics"]}
 
+    def _uses_batch(self, part: str) -> bool:
+        """Return whether the actor or the critics, by name, normalise by the statistics of a minibatch."""
+        return True
+
     def _model_cfg(self) -> dict[str, Any]:
-        return super()._model_cfg() | {"batch_renorm": True}
+        return super()._model_cfg() | {"batch_renorm": self.config.model.critic_layers.is_plain}

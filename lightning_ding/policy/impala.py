@@ -114,8 +114,8 @@ class IMPALALearnConfig(ReplayedLearnConfig):
 class IMPALACollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 512
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 512
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import LARGEST_FORWARD, ActorCriticPolicy
 from lightning_ding.policy.on_policy_options import SDEActorCriticModelConfig
-from lightning_ding.policy.ppo import PPOConfig, PPOLearnConfig, PPOPolicy
+from lightning_ding.policy.ppo import ClippedSurrogateLearnConfig, PPOConfig, PPOLearnConfig, PPOPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
 ROLLOUTS = "rollouts"  # name of the rollouts of an unfinished phase in a checkpoint
@@ -47,11 +47,9 @@ class PPGModelConfig(SDEActorCriticModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPGLearnConfig(PPOLearnConfig):
-    """Options for updates."""
+class AuxiliaryLearnConfig(ClippedSurrogateLearnConfig):
+    """Options for auxiliary phases."""
 
-    epoch_per_collect: int = 1
-    """Passes over a rollout in the policy phase, >= 1."""
     aux_freq: int = 32
     """Rollouts between two auxiliary phases, >= 1; their observations stay in memory until then."""
     aux_train_epoch: int = 6
@@ -64,6 +62,14 @@ class PPGLearnConfig(PPOLearnConfig):
         require(self.aux_freq >= 1, "learn.aux_freq", ">= 1", self.aux_freq)
         require(self.aux_train_epoch >= 1, "learn.aux_train_epoch", ">= 1", self.aux_train_epoch)
         require(self.aux_bc_weight >= 0, "learn.aux_bc_weight", ">= 0", self.aux_bc_weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPGLearnConfig(PPOLearnConfig, AuxiliaryLearnConfig):
+    """Options for updates."""
+
+    epoch_per_collect: int = 1
+    """Passes over a rollout in the policy phase, >= 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +132,7 @@ class PPGPolicy(ActorCriticPolicy[PPGConfig]):
         for _ in range(self.config.learn.aux_train_epoch):
             for minibatch in self._minibatches(data):
                 report = self._auxiliary_update(minibatch)
-                self.progress.train_iter += 1
+                self.progress.train_iter += self.on_policy
         return report
 
     @torch.no_grad()

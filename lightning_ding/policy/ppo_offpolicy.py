@@ -53,8 +53,8 @@ class PPOOffLearnConfig(ReplayedLearnConfig, ClippedSurrogateLearnConfig):
 class PPOOffCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 128
-    """Transitions of a round on each rank, >= 1; advantages reach as far as the round."""
+    n_sample: int | None = 128
+    """Transitions of a round on each rank, >= 1; None with n_episode; advantages reach as far as the round."""
     gae_lambda: float = 0.95
     """Bias-variance mix of the advantages, in [0, 1]."""
 
@@ -75,6 +75,7 @@ class PPOOffOtherConfig(QACOtherConfig):
 class PPOOffConfig(ReplayedConfig):
     """Everything that can be set of PPO from replay."""
 
+    kind: ClassVar[str] = "ppo_offpolicy"
     nstep_return: bool = False
     """Train the critic on n-step returns with its newest values, instead of on those of the round of collection."""
     nstep: int = 3
@@ -91,7 +92,7 @@ class PPOOffConfig(ReplayedConfig):
         require(self.nstep >= 1, "nstep", ">= 1", self.nstep)
         is_used = self.nstep_return or self.nstep == type(self).nstep
         require(is_used, "nstep", "left at its default without nstep_return", self.nstep)
-        rewards = "None with ppo_offpolicy, which computes advantages when data are collected"
+        rewards = f"None with {self.kind}, which computes advantages when data are collected"
         require(self.reward_model.type is None, "reward_model.type", rewards, self.reward_model.type)
         self.learn.check_model(self.model)
 
@@ -151,11 +152,15 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
         return {**data, **scaled, "advantage": advantage, "is_prepared": torch.ones_like(advantage)}
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
+        return self._update(self._minibatch_of(batch) | self.updater.schedules.tensors)
+
+    def _minibatch_of(self, batch: Batch) -> Batch:
+        """Return the columns of a prepared minibatch that the loss reads."""
         names = ("obs", "action", "log_prob", "value", "advantage", "return")
         minibatch = self._added_columns(batch) | {name: batch[name] for name in names}
         if self.config.nstep_return:
             minibatch["return"] = self._n_step_target(batch)
-        return self._update(minibatch | self.updater.schedules.tensors)
+        return minibatch
 
     # the loss is that of PPO
     _policy_loss: Any = PPOPolicy._policy_loss

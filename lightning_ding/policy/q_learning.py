@@ -63,8 +63,8 @@ class QLearningLearnConfig(ReplayLearnConfig):
 class QLearningCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 8
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 8
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
 
 
 @dataclass(frozen=True, kw_only=True)

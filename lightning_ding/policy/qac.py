@@ -18,8 +18,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, resolve
 from lightning_ding.model.heads import check_widths
+from lightning_ding.model.residual import LayersConfig, constrained_layers
 from lightning_ding.policy.base.action_bounds import ActionBounds, continuous_action
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
@@ -107,6 +108,23 @@ class ContinuousNetworkConfig(ActorAndCriticsConfig):
     action_integer: bool | None = None
     """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
     env."""
+    actor_layers: LayersConfig = field(default_factory=LayersConfig)
+    """Kind and normalisation of the actor's layers."""
+    critic_layers: LayersConfig = field(default_factory=LayersConfig)
+    """Kind and normalisation of the critics' layers."""
+    has_statistics: ClassVar[bool] = False
+    """Whether the algorithm updates the running statistics of batch normalisation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("actor_layers", "critic_layers"):
+            layers = resolve(LayersConfig, getattr(self, name), f"model.{name}.")
+            object.__setattr__(self, name, layers)  # a mapping from the command line
+            fits = self.has_statistics or not layers.uses_batch
+            require(fits, f"model.{name}.norm", "'layer' or None; only crossq and xqc have the others", layers.norm)
+            is_free = layers.type != "simba_v2" or self.last_layer_init is None
+            allowed = f"None with model.{name}.type 'simba_v2', whose weights have norm 1"
+            require(is_free, "model.last_layer_init", allowed, self.last_layer_init)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,9 +230,10 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
 
     def _init_learn(self) -> None:
         self._make_target()
-        rates = zip((self.model.critic, self.model.actor), self._learning_rates, strict=True)
-        kind = self.config.learn.optimizer
+        parts, kind = (self.model.critic, self.model.actor), self.config.learn.optimizer
+        rates = zip(parts, self._learning_rates, strict=True)
         self.updater.optimizers = [make_optimizer(kind, part.parameters(), rate) for part, rate in rates]
+        self.updater.constrained = dict(enumerate(map(constrained_layers, parts)))
 
     def _learn_critics(self, batch: ActorCriticBatch) -> dict[str, Any]:
         """Update the critics once on a prepared minibatch, with the target networks in eval mode."""

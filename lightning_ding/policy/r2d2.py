@@ -81,8 +81,8 @@ class R2D2CollectConfig(QLearningCollectConfig):
         traj_len_inf="the buffer draws sequences from whole episodes",
     )
 
-    n_sample: int = 64
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 64
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
     unroll_len: int = 1
     """Steps of a collected item; only 1, because the buffer draws the sequences, see learn_unroll_len."""
 

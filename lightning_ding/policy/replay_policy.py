@@ -94,6 +94,12 @@ class ReplayLearnConfig(LearnConfig):
     """Step size of the soft update of the target after every update, in (0, 1]; None copies the network instead."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+    reset_freq: int | None = None
+    """Updates between two resets, which initialise networks and their optimizers' state again, >= 1; None for none."""
+    reset_at: Sequence[int] = ()
+    """Numbers of updates after which there is one more reset, each >= 1."""
+    reset_parts: Sequence[str] = ()
+    """Modules of the network that are reset, such as actor or critic.head; none means all that is learned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,15 +124,19 @@ class ReplayLearnConfig(LearnConfig):
 class ReplayCollectConfig:
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 1
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 1
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
+    n_episode: int | None = None
+    """Whole episodes of a round on each rank, >= 1, with the collector episode; None with n_sample."""
     unroll_len: int = 1
     """Steps of a training sample; there is no memory, so only 1."""
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     """The collector."""
 
     def __post_init__(self) -> None:
-        require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
+        given = [one for one in (self.n_sample, self.n_episode) if one is not None]
+        allowed = f">= 1 without collect.n_episode, and None with one >= 1 (it is {self.n_episode})"
+        require(len(given) == 1 and given[0] >= 1, "collect.n_sample", allowed, self.n_sample)
         require(self.unroll_len == 1, "collect.unroll_len", "1 for networks without memory", self.unroll_len)
 
 
@@ -187,6 +197,10 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 
     def _make_target(self) -> None:
         """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""
+        if (learn := self.config.learn).reset_freq is not None or learn.reset_at or learn.reset_parts:
+            from lightning_ding.policy.base.reset import Resets
+
+            self.updater.resets = Resets(self)
         if not self.has_target:
             return
         self.target_model = make_target(self.model)
@@ -266,11 +280,8 @@ class ReplayPolicy(Policy[ReplayConfigT]):
 
 def make_target(network: NetworkT) -> NetworkT:
     """Return a copy of the network whose parameters need no gradient; pruned layers can be copied too."""
-    computed: dict[int, Any] = {}  # tensors that torch cannot copy
-    for module in network.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                computed[id(value)] = value.detach().clone()
+    values = [one for module in network.modules() for one in vars(module).values() if isinstance(one, Tensor)]
+    computed = {id(one): cast(Any, one.detach().clone()) for one in values if not one.is_leaf}  # torch cannot copy
     return copy.deepcopy(network, computed).requires_grad_(False)
 
 

@@ -18,7 +18,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal  # noqa: F401 - the command line evaluates the types of all fields of a section here
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import require, searched
+from lightning_ding.model.residual import LayersConfig  # noqa: F401 - as Literal
 from lightning_ding.policy.base.config import NO_CLIP, WITHOUT_SDE, PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import (

@@ -14,13 +14,14 @@ Shapes: B batch, E critics, N quantiles, K quantiles of the target.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal  # noqa: F401 - the command line evaluates the types of all fields of a section here
 
 import torch
 from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
+from lightning_ding.model.residual import LayersConfig  # noqa: F401 - as Literal
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.qac import ActorCriticBatch, ContinuousNetworkConfig
 from lightning_ding.policy.sac import SACCollectConfig, SACLearnConfig, SACModelConfig, SACPolicy, SoftConfig

@@ -5,7 +5,9 @@ from .gail import GAILConfig as GAILConfig, GAILRewardModel as GAILRewardModel
 from .guided_cost import GuidedCostConfig as GuidedCostConfig, GuidedCostRewardModel as GuidedCostRewardModel
 from .icm import ICMConfig as ICMConfig, ICMRewardModel as ICMRewardModel
 from .intrinsic import IntrinsicConfig as IntrinsicConfig, IntrinsicRewardModel as IntrinsicRewardModel
+from .pdeil import PDEILConfig as PDEILConfig, PDEILRewardModel as PDEILRewardModel
 from .preference import PreferenceConfig as PreferenceConfig, PreferenceRewardModel as PreferenceRewardModel
+from .pwil import PWILConfig as PWILConfig, PWILRewardModel as PWILRewardModel
 from .red import REDConfig as REDConfig, REDRewardModel as REDRewardModel
 from .rnd import RNDConfig as RNDConfig, RNDRewardModel as RNDRewardModel
 from .trex import TREXConfig as TREXConfig, TREXRewardModel as TREXRewardModel

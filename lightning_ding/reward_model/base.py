@@ -79,6 +79,9 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
     trains_once: ClassVar[bool] = False
     """Whether all updates of the model are made before the first one of the policy, with data that it read; a subclass
     implements ``draw_lessons`` and ``lesson`` in place of ``prepare``."""
+    rewards_once: ClassVar[bool] = False
+    """Whether a transition gets its reward when it is collected, and keeps it; a subclass without parameters then
+    implements ``rewards_of`` in place of ``loss``."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Further entries of a collected transition that the loss needs."""
 
@@ -129,6 +132,14 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
             transitions: ``obs``, ``action``, ``next_obs``, ``reward``, and ``env_id``, shape (S,); those of an env in
                 chronological order.
         """
+
+    def rewards_of(self, transitions: Batch) -> Tensor:
+        """Return the rewards of S collected transitions of a model with ``rewards_once``, shape (S,).
+
+        Args:
+            transitions: The entries that :meth:`add` gets, and those that the model ``needs``.
+        """
+        raise not_implemented(self, "rewards_of")
 
     def prepare(self, batch: Mapping[str, Any], draws: Any) -> dict[str, Any]:
         """Return minibatches, leading axes (U, B), with what the loss needs in addition.

@@ -18,8 +18,8 @@ class RewardModelConfig:
     """Keys of every reward model."""
 
     type: str | None = None
-    """Registered name of the reward model: rnd, icm, gail, trex, drex, guided_cost, red or your own; None
-    learns from the rewards of the env."""
+    """Registered name of the reward model: rnd, icm, gail, trex, drex, guided_cost, red, pdeil, pwil or your own;
+    None learns from the rewards of the env."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, which register further reward models."""
     learning_rate: float = 1e-3

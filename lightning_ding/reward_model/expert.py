@@ -23,8 +23,8 @@ class DataConfig(RewardModelConfig):
     """The key of the models that learn from a data set."""
 
     data_path: str = ""
-    """gail, guided_cost, red: the expert's data set; trex, drex: the ranked trajectories. Path of an .npz file or of a
-    buffer's .safetensors file, or id of a Minari data set; must be set."""
+    """gail, guided_cost, red, pdeil, pwil: the expert's data set; trex, drex: the ranked trajectories. Path of an .npz
+    file or of a buffer's .safetensors file, or id of a Minari data set; must be set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class ExpertConfig(DataConfig):
     """Keys of the models that learn from an expert."""
 
     collect_count: int | None = None
-    """gail, guided_cost, red: transitions of the expert to use, the first of the data set, >= 1; None for all."""
+    """gail, guided_cost, red, pdeil, pwil: transitions of the expert to use, the first of the data set, >= 1; None for
+    all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

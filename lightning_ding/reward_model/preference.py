@@ -47,6 +47,8 @@ class PreferenceConfig(DataConfig):
     """trex, drex: smallest length of such a part, >= 2."""
     max_snippet_length: int = 100
     """trex, drex: largest length of such a part; that of a shorter trajectory is limited by its length."""
+    bounded: bool = False
+    """trex, drex: give the policy the sigmoid of the learned reward, in (0, 1), as the paper does on Atari."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,8 +158,9 @@ class PreferenceRewardModel(RewardModel[PreferenceConfigT]):
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:
-        """Return the rewards of the observations, shape (B,)."""
-        return self._rewards(batch["obs"])
+        """Return the rewards of the observations, shape (B,); their sigmoid with ``bounded``."""
+        reward = self._rewards(batch["obs"])
+        return torch.sigmoid(reward) if self.config.bounded else reward
 
     def _rewards(self, obs: Any) -> Tensor:
         reward: Tensor = self.head(self.encoder(obs)).squeeze(1)

@@ -4,7 +4,7 @@ Paper: Brown et al. 2019 (https://arxiv.org/abs/1904.06387), section 4.
 
 Where this differs: one network instead of an ensemble of five; no weight decay and no early stopping on held-out pairs,
 as in the authors' code; parts of a pair are as long as the shorter of both trajectories allows, instead of the shortest
-of all.
+of all. The sigmoid of the paper's rewards on Atari is the option ``bounded``.
 
 Shapes: K trajectories.
 """

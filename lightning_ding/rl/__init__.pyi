@@ -123,3 +123,19 @@ from .tensor_draws import (
     random_tensor_actions as random_tensor_actions,
 )
 from .value_scales import rescale_output as rescale_output, symexp as symexp, symlog as symlog
+from .world_models import (
+    ReturnRange as ReturnRange,
+    SequenceRows as SequenceRows,
+    balanced_kl as balanced_kl,
+    bootstrapped_returns as bootstrapped_returns,
+    categorical_kl as categorical_kl,
+    draw_index as draw_index,
+    episode_rows as episode_rows,
+    one_hot_of as one_hot_of,
+    two_hot as two_hot,
+    two_hot_bins as two_hot_bins,
+    two_hot_loss as two_hot_loss,
+    two_hot_mean as two_hot_mean,
+    wide as wide,
+    with_uniform as with_uniform,
+)

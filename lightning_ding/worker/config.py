@@ -21,7 +21,7 @@ class CollectorConfig:
     """Keys of a serial collector."""
 
     type: str = "sample"
-    """Registered name: sample, episode, sample_1v1, episode_1v1 or your own; a ReplayDataModule needs sample."""
+    """Registered name: sample, episode, sample_1v1, episode_1v1 or your own."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, which register further collectors."""
     collect_print_freq: int = 100

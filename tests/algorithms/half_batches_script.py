@@ -41,7 +41,7 @@ CLIP = 0.05  # norm of a gradient that is clipped
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}
 CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
-BY_BATCH = ("crossq", "ngu")  # statistics of the minibatch of a rank; a mean over the real steps of a rank
+BY_BATCH = ("crossq", "xqc", "ngu")  # statistics of the minibatch of a rank; a mean over the real steps of a rank
 BY_SEQUENCE = ("last_obs", "is_expert", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
 EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *TEAMS, *WITHOUT_COLLECTING)
 TEAM: dict[str, Any] = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": 2}
@@ -59,11 +59,13 @@ WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buff
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
     "mbpo": {},  # no priorities
+    "dreamerv3": {},
     "bc": {},
     "dt": {},
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "ppg": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True, "aux_freq": 1}},
     "ppo_offpolicy": {"learn": {"value_norm": False, "adv_norm": False}},  # over the whole batch, before the update
+    "ppg_offpolicy": {"learn": {"value_norm": False, "adv_norm": False, "aux_freq": 1, "batch_size": ENVS * STEPS}},
     "impala": {"unroll_len": STEPS},
     "acer": {"unroll_len": STEPS},
     "recurrent_ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},

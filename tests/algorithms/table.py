@@ -38,6 +38,14 @@ RECURRENT = deep_merge(
         "learn": {"target_theta": None},
     },
 )
+TINY_DREAMER: Config = {"deter": 16, "hidden": 8, "units": 8, "groups": 3, "classes": 4, "blocks": 2, "bins": 31}
+DREAMER: Config = {
+    **deep_merge(
+        {name: section for name, section in REPLAY.items() if name != "random_collect_size"},
+        {"model": TINY_DREAMER, "learn": {"learning_rate": 1e-3, "warmup": 2}},
+    ),
+    **{"learn_unroll_len": 4, "horizon": 2},
+}
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ACER: Config = {name: section for name, section in ACTOR_CRITIC.items() if name != "random_collect_size"}
 ROLLOUT: Config = {
@@ -47,6 +55,7 @@ ROLLOUT: Config = {
 }
 REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
+XQC: Config = {"model": {"critic_head_layer_num": 1, "n_atom": 11}, "learn": {"reset_freq": 5}}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
@@ -87,6 +96,7 @@ ALGORITHMS = {
     "r2d2": Algorithm(config=RECURRENT),
     "r2d3": Algorithm(config=deep_merge(RECURRENT, {"random_collect_size": 16, "learn": {"per_train_iter_k": 3}})),
     "ngu": Algorithm(config=deep_merge(RECURRENT, {"num_neighbours": 3, "model": {"num_policies": 3}})),
+    "dreamerv3": Algorithm(config=DREAMER),
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
@@ -119,11 +129,13 @@ ALGORITHMS = {
     ),
     "mbpo": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, SHORT_MBPO)),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
+    "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
     "ppo": Algorithm(config=PPO),
     "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),
+    "ppg_offpolicy": Algorithm(config=deep_merge(REPLAYED, {"learn": {"aux_freq": 4, "aux_train_epoch": 1}})),
     "impala": Algorithm(config=deep_merge(REPLAYED, {"unroll_len": 5})),
     "acer": Algorithm(config={**ACER, "unroll_len": 5}),
     "recurrent_ppo": Algorithm(
@@ -145,6 +157,7 @@ TEAMS = {
     "qmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "lstm", "hidden_size": 8}}, "nstep": 2})),
     "wqmix": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"hidden_size": 8, "type": "gru"}}})),
     "qtran": Algorithm(TEAM, TEAM_Q),
+    "madqn": Algorithm(TEAM, deep_merge(TEAM_Q, {"model": {"core": {"type": "gru", "hidden_size": 8}}})),
     "maddpg": Algorithm(LINE, deep_merge(TEAM_ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "masac": Algorithm(TEAM, deep_merge(TEAM_ACTOR_CRITIC, {"learn": {"alpha_per_agent": True}})),
 }
@@ -156,6 +169,14 @@ VARIANTS = {
     for name in ("r2d2", "recurrent_ppo")
 }
 """Algorithms with a part that is not their default, by the name of the algorithm, a hyphen and the part."""
+LAYERS = {
+    f"sac-{name}": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": model}))
+    for name, model in {
+        "simba": {"actor_layers": {"type": "simba_v2"}, "critic_layers": {"type": "simba"}, "last_layer_init": None},
+        "bronet": {"actor_layers": {"weights": "unit"}, "critic_layers": {"type": "bronet"}},
+    }.items()
+}
+"""Other kinds of layers, by the name of the algorithm, a hyphen and the kind."""
 WITHOUT_COLLECTING = {
     "dt": Algorithm(
         config={
@@ -186,7 +207,7 @@ def with_actor() -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    config = (ALGORITHMS | TEAMS | VARIANTS | WITHOUT_COLLECTING)[name].config
+    config = (ALGORITHMS | TEAMS | VARIANTS | LAYERS | WITHOUT_COLLECTING)[name].config
     return create_policy({"type": name.partition("-")[0], **deep_merge(config, changes)})
 
 

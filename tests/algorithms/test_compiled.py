@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from lightning_ding.utils import private_api
 from tests.algorithms import half_batches_script
-from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, LAYERS, TEAMS, VARIANTS, make_datamodule, make_policy
 from tests.conftest import MakeTrainer
 
 EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
-WITH_VARIANTS = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS, *VARIANTS])
+WITH_VARIANTS = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS, *VARIANTS, *LAYERS])
 
 
 def check(name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:

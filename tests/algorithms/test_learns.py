@@ -100,10 +100,24 @@ CONFIGS: dict[str, Config] = {
             "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "actor_update_freq": 1},
         },
     ),
+    "xqc": deep_merge(
+        ACTOR_CRITIC,
+        {
+            "model": {
+                **{"critic_head_layer_num": 1, "v_min": -2.0, "v_max": 2.0, "n_atom": 41},
+                "actor_layers": {"momentum": 0.1},
+                "critic_layers": {"momentum": 0.1},
+            },
+            "learn": {**FAST_Q, "learning_rate_alpha": 3e-3},
+        },
+    ),
     "ppo": PPO,
     "recurrent_ppo": deep_merge(PPO, SHORT),
     "ppg": deep_merge(PPO, {"learn": {"aux_freq": 4}}),
     "ppo_offpolicy": deep_merge(
+        ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
+    ),
+    "ppg_offpolicy": deep_merge(
         ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
     ),
     "impala": deep_merge(
@@ -177,6 +191,7 @@ def train(
         ("recurrent_ppo", 2560, "vector"),
         ("ppg", 2560, "dict"),
         ("ppo_offpolicy", 2560, "vector"),
+        ("ppg_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
         ("acer", 2560, "vector"),
         ("a2c", 2400, "dict"),
@@ -297,6 +312,7 @@ def test_it_learns_actions_of_several_dimensions(
         ("tqc", 1200),
         ("redq", 1200),
         ("crossq", 2400),
+        pytest.param("xqc", 2400, marks=pytest.mark.slow),
         ("ppo", 3840),
         ("ppo_offpolicy", 3840),
         ("impala", 6400),

@@ -23,6 +23,7 @@ from tests.algorithms.table import (
     ALGORITHMS,
     CONTINUOUS_ONLY,
     TEAMS,
+    TINY_DREAMER,
     WITHOUT_COLLECTING,
     make_datamodule,
     make_policy,
@@ -42,9 +43,11 @@ CONTINUOUS = {"obs_shape": 6, "action_shape": 2}
 ON_POLICY = [{**DISCRETE, "action_space": "discrete"}, {**CONTINUOUS, "action_space": "continuous"}]
 NARROW: dict[str, Config] = {  # 16 bits are slow on a CPU
     "crossq": {"critic_head_hidden_size": 64},
+    "xqc": {"critic_head_hidden_size": 64, "actor_head_hidden_size": 64},
     "cql": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
     **{name: {"core": {"hidden_size": 32}} for name in ("r2d2", "r2d3", "ngu")},
     "recurrent_ppo": {"core": {"hidden_size": 32}},
+    "dreamerv3": TINY_DREAMER,
 }
 CASES: list[tuple[str, Config]] = [
     (name, {**(CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE), **NARROW.get(name, {})})

@@ -46,17 +46,25 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
     *[("mbpo", name) for name in ("nstep", "priority", "priority_IS_weight")],
+    ("xqc", "model.layer_norm"),
     ("discrete_sac", "collect.sde_sample_freq"),
     ("ngu", "model.core.residual"),
+    ("ppg_offpolicy", "model.share_encoder"),
 ]
 # Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
 # gives the numbers of an eager one, which tests/policy/base/test_updater.py asserts; full_std needs actions of
-# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py.
+# several dimensions, see tests/policy/test_on_policy.py, and so does mean_target, see tests/policy/test_bdq.py; whole
+# episodes have tests in tests/datamodules/test_whole_episodes.py, kinds of layers in tests/model/test_residual.py, and
+# the parts that are reset in tests/policy/base/test_reset.py.
 LEFT_OUT = (
     "collect.collector.",
+    "collect.n_episode",
     "eval.evaluator.",
     "other.replay_buffer.",
     "reward_model.",
+    "model.actor_layers.",
+    "model.critic_layers.",
+    "learn.reset_parts",
     "compile",
     "on_non_finite",
     "dynamics.import_names",
@@ -162,6 +170,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.action_integer": Option(True),
     "model.action_start": Option(4),
     "learn.learning_rate": Option(0.002),
+    "learn.reset_freq": Option(1),
+    "learn.reset_at": Option([1]),
     "learn.target_update_freq": Option(2, also={"learn.target_theta": None}),
     "learn.target_theta": Option(0.1),
     "learn.grad_clip_norm": Option(1e-9),
@@ -235,6 +245,9 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.c_clip_ratio": Option(0.1),
     "learn.rho_pg_clip_ratio": Option(0.1),
     "learn.clip_ratio": Option(0.001),
+    "learn.aux_freq": Option(3),
+    "learn.aux_train_epoch": Option(2),
+    "learn.aux_bc_weight": Option(5.0),
     "learn.dual_clip": Option(1.001),
     "learn.value_clip": Option(0.001),
     "learn.value_norm": Option(True),

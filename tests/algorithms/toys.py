@@ -82,6 +82,7 @@ def without(names: Sequence[str], why: str) -> dict[str, Run | str]:
     return dict.fromkeys(names, why)
 
 
+OF_WORLDS = "its updates take 20 ms, so it learns a toy of its own, from fixed data, in tests/policy/test_dreamerv3.py"
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
 RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
@@ -97,6 +98,8 @@ OF_ACER = "4 updates for 512 steps are made for millions of steps"
 PHASES: Config = {"learn": {"epoch_per_collect": 5, "aux_freq": 2}}
 OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for millions of steps"
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
+WIDE_SUPPORT: Config = {"v_min": -10.0, "v_max": 10.0}
+SMALL_XQC: Config = {"model": {"critic_head_hidden_size": 64, "critic_head_layer_num": 1, "actor_head_hidden_size": 64}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 FEW_ROLLOUTS: Config = {
     "dynamics": {
@@ -114,7 +117,9 @@ OF_ATARI = "its step size of 5e-5 is made for 50 million steps"
 OF_LONG_EPISODES = "its sequences of 104 steps would be padding, with 1 update for 64 steps"
 OF_GYM = "its context of 20 steps would be padding, returns are divided by 1,000, and 10,000 updates warm it up"
 NO_BOX = without(CONTINUOUS_ONLY, "its actions are continuous")
-NO_VALUES = without(("pg", "bc", "dt"), "it learns no values")
+NO_VALUES = without(("pg", "bc", "dt"), "it learns no values") | without(
+    ("dreamerv3",), "its values are of latent states"
+)
 NO_CHOICE = without([name for name in NAMES if name not in CONTINUOUS], "its actions are discrete")
 
 CHOICE: dict[str, Run | str] = NO_BOX | {
@@ -131,11 +136,13 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "iqn": Run(1500),
     "fqf": Run(2000, FASTER_FQF, OF_ATARI, slow=True),
     **dict.fromkeys(RECURRENT_Q, Run(6000, SHORT_R2D2, OF_LONG_EPISODES, slow=True)),
+    "dreamerv3": "it refuses action masks",
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
     "ppg": Run(4096, PHASES, OF_PHASES),
     "recurrent_ppo": Run(4096, slow=True),
     "ppo_offpolicy": Run(6400),
+    "ppg_offpolicy": Run(6400, slow=True),
     "impala": Run(30_720),
     "acer": Run(10_240, FAST_ACER, OF_ACER, slow=True),
     "a2c": Run(25_600),
@@ -156,6 +163,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "mbpo": Run(1040, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1040, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
+    "xqc": Run(1600, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
@@ -167,6 +175,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "ppg": Run(8192, PHASES, OF_PHASES, slow=True),
     "recurrent_ppo": Run(8192, slow=True),
     "ppo_offpolicy": Run(12_800),
+    "ppg_offpolicy": Run(12_800, slow=True),
     "impala": Run(61_440, slow=True),
     "a2c": Run(51_200, slow=True),
     "pg": Run(12_800, slow=True),
@@ -180,6 +189,7 @@ PARTS: dict[str, Run | str] = {
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
     "mbpo": "its observations are a single vector",
     "recurrent_ppo": Run(12_288, slow=True),
+    "dreamerv3": OF_WORLDS,
     "iql": Run(500, SHARP, OF_BETA, slow=True),
     "awac": Run(500, SHARP, OF_BETA, slow=True),
     "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
@@ -190,12 +200,13 @@ SHORT_EPISODES: Config = {
     "learn": {"learning_rate": 1e-3, "update_per_collect": 4, "target_theta": 0.01},
 }
 CUE: dict[str, Run | str] = {
-    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo")], "it has no memory"),
+    **without([name for name in NAMES if name not in (*RECURRENT_Q, "recurrent_ppo", "dreamerv3")], "it has no memory"),
     "dt": "its context of 20 steps shows the first observation, so nothing is remembered",
     **dict.fromkeys(
         RECURRENT_Q, Run(20_000, SHORT_EPISODES, f"{OF_LONG_EPISODES}, and a target that moves by 0.001", slow=True)
     ),
     "recurrent_ppo": Run(30_720, slow=True),
+    "dreamerv3": OF_WORLDS,
 }
 HINDSIGHT: Config = {
     "nstep": 1,
@@ -209,7 +220,7 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "impala", "acer", "r2d2", "ngu"],
+        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3"],
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
@@ -241,6 +252,7 @@ GOALS: dict[str, Run | str] = {
         slow=True,
     ),
     "crossq": Run(7000, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
+    "xqc": Run(7000, deep_merge(SMALL_XQC, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
 }
 NEVER_OCCURS: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),
@@ -285,6 +297,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "mbpo": Run(1020, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
+    "xqc": Run(1300, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
@@ -296,6 +309,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "ppg": Run(8192, PHASES, OF_PHASES),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
     "ppo_offpolicy": Run(8192),
+    "ppg_offpolicy": Run(8192, slow=True),
     "impala": Run(8192),
     "acer": Run(8192),
     "a2c": Run(25_600),
@@ -346,6 +360,12 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         deep_merge(SMALL_CROSSQ, {"learn": {"auto_alpha": False, "alpha": 0.0}}),
         f"{OF_WIDE_CRITICS}; with a temperature, values have no closed form",
     ),
+    "xqc": Run(
+        3000,
+        deep_merge(NO_ENTROPY, deep_merge(SMALL_XQC, {"model": WIDE_SUPPORT})),
+        f"{OF_WIDE_CRITICS}; {OF_ENTROPY}; its support is for scaled rewards",
+        slow=True,
+    ),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
@@ -365,6 +385,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "ppg": Run(8192, PHASES, OF_PHASES),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800),
+    "ppg_offpolicy": Run(12_800, slow=True),
     "impala": Run(61_440),
     "acer": Run(40_960, FAST_ACER, OF_ACER),
     "a2c": Run(51_200),

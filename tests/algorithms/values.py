@@ -11,7 +11,7 @@ from lightning_ding import rl
 
 WITHOUT_VALUES = ("pg", "bc", "dt")
 """Algorithms that learn actions only."""
-WITH_MEMORY = ("r2d2", "r2d3", "ngu", "recurrent_ppo")
+WITH_MEMORY = ("r2d2", "r2d3", "ngu", "recurrent_ppo", "dreamerv3")
 """Algorithms whose values depend on the earlier steps of an episode."""
 ACTIONS = (-1.0, 0.0, 1.0)
 """Normalised continuous actions of which :func:`values_of` asks, in addition to the policy's own."""

@@ -88,6 +88,6 @@ def test_options_name_the_data_sets_that_entries_need() -> None:
     assert options["bc_pendulum"] == "--data.dataset runs/offline/pendulum.npz"
     assert options["dqfd_cartpole"] == "--data.demonstrations runs/offline/cartpole_best.npz"
     assert options["gail_cartpole"] == "--model.cfg.reward_model.data_path runs/offline/cartpole_expert.npz"
-    assert len(options) == 19
+    assert len(options) == 21
     listed = re.findall(r"^\* (\w+): `(\S+ \S+)`$", zoo_page.page(RESULTS), flags=re.MULTILINE)
     assert dict(listed) == options

@@ -83,6 +83,7 @@ def test_run_with_env_processes_resumes_without_new_episodes(
     assert "new episodes" not in caplog.text
 
 
+@pytest.mark.usefixtures("own_fork_server")
 def test_run_leaves_no_process_when_it_returns(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
     seen: list[set[str]] = []
 

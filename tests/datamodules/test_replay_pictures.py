@@ -59,7 +59,7 @@ def test_trainer_films_an_evaluation_every_render_freq(
 
     # 16 random steps, then rounds of n steps and 2 updates, each followed by an evaluation: at updates 2, 4 and 6,
     # the first of which is filmed, and the one 4 updates later.
-    steps = policy.config.collect.n_sample
+    steps: Any = policy.config.collect.n_sample
     assert images_in(tmp_path) == {"eval/video": [16 + steps, 16 + 3 * steps]}
     files = sorted(file.name for file in (tmp_path / "csv" / "media").iterdir())
     assert files == [f"eval_video_{16 + steps}.gif", f"eval_video_{16 + 3 * steps}.gif"]

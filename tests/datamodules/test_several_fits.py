@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -32,6 +34,15 @@ class Wide(gym.Env[Any, Any]):
         return np.zeros(5000, np.float32), 1.0, True, False, {}
 
 
+@pytest.fixture
+def no_collection_by_itself() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection_by_itself")
 @pytest.mark.parametrize(("large", "alive"), [(1e6, {1, 2}), (1e12, {6})])
 def test_buffers_of_earlier_fits_are_freed_before_another_one_begins(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, large: float, alive: set[int]

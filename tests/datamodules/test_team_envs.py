@@ -79,6 +79,18 @@ def test_returns_of_agents_are_logged_and_a_trained_team_is_evaluated_and_shown(
         assert image.size == (16, 16)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_returns_of_agents_are_logged_where_a_wrapper_truncates(
+    mode: str, make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    keys = ["return_a", "return_b", "return_c"]
+    cut: Any = {"num_envs": 3, "mode": mode, "info_keys": keys, "wrappers": [{"time_limit": {"max_episode_steps": 3}}]}
+    _, trainer = _run(make_trainer, 24, tmp_path, **cut)
+    found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert found["collect/length_mean"] == 3
+    assert sum(found[f"collect/{one}"] for one in keys) == pytest.approx(found["collect/return_mean"], rel=1e-5)
+
+
 # ---------------------------------------------------------------------------------------------------- normalisation
 
 SPACE = spaces.Dict(

@@ -1,4 +1,6 @@
-"""Compute DI-engine's mixers of QMIX, WQMIX and QTRAN on random numbers, and store them for ``test_same_mixers``.
+"""Compute DI-engine's mixers of QMIX, WQMIX and QTRAN, and losses of MADQN, on random numbers.
+
+Stores them for ``test_same_mixers``.
 
 Run it in an environment with DI-engine 0.5.3:
 
@@ -52,10 +54,39 @@ def qtran() -> tuple[nn.Module, Values, Values]:
     return network, given, {"total": output["total_q"], "of_state": output["vs"]}
 
 
+def madqn() -> tuple[nn.Module, Values, Values]:
+    """Compute both losses as the policy does, with ``nstep`` 1; each agent has a global state."""
+    from ding.model.template.madqn import MADQN
+    from ding.rl_utils import v_1step_td_data, v_1step_td_error
+
+    online, target = (MADQN(AGENTS, 3, ACTIONS, [8], 3 + STATE).double() for _ in range(2))
+    given = {"action": torch.randint(ACTIONS, (STEPS, ROWS, AGENTS))}
+    given |= {"reward": torch.randn(STEPS, ROWS), "done": (torch.rand(STEPS, ROWS) < 0.3).double()}
+    seen, state = torch.randn(STEPS + 1, ROWS, AGENTS, 3), torch.randn(STEPS + 1, ROWS, STATE)
+    known = torch.cat([seen, state.unsqueeze(2).expand(-1, -1, AGENTS, -1)], -1)
+
+    def outputs(network: nn.Module, first: int, action: Any, cooperation: bool) -> Values:
+        part = slice(first, first + STEPS)
+        obs = {"agent_state": seen[part], "global_state": known[part]}
+        obs["action_mask"] = torch.ones(STEPS, ROWS, AGENTS, ACTIONS)
+        data = {"obs": obs, "prev_state": [[None] * AGENTS for _ in range(ROWS)]}
+        data |= {} if action is None else {"action": action}
+        return network(data, cooperation=cooperation, single_step=False)  # type: ignore[no-any-return]
+
+    following, losses = outputs(target, 1, None, True), []
+    given["following"] = following["logit"]
+    for name, cooperation in (("logit", False), ("cooperation", True)):
+        output = outputs(online, 0, given["action"], cooperation)
+        given[name] = output["logit"]
+        columns = output["total_q"], following["total_q"].detach(), given["reward"], given["done"], None
+        losses.append(v_1step_td_error(v_1step_td_data(*columns), 0.9)[0])
+    return nn.Identity(), given, {"loss": sum(losses), "cooperation_loss": losses[1]}
+
+
 if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
     stored: Values = {}
-    for number, case in enumerate((qmix, wqmix, qtran)):
+    for number, case in enumerate((qmix, wqmix, qtran, madqn)):
         torch.manual_seed(number)
         network, given, found = case()
         parts = {"in": given, "out": found, "weight": dict(network.state_dict())}

@@ -12,7 +12,7 @@ OFFLINE = ("cql", "edac", "bcq", "discrete_cql", "td3_bc", "iql", "bc")
 CONTINUOUS = ("ddpg", "d4pg", "td3", "pdqn", "sac")
 ON_POLICY = ("a2c", "ppg", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "bdq", "iqn", "fqf")
-REPLAYED = ("ppo_offpolicy", "impala", "acer")
+REPLAYED = ("ppo_offpolicy", "ppg_offpolicy", "impala", "acer")
 TYPES = (
     *VALUE_BASED,
     "sqn",

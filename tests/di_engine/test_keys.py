@@ -130,7 +130,7 @@ def ours_default(name: str, kind: str) -> bool:
     true |= {
         "recompute_adv": True,
         "learn.ppo_param_init": True,
-        "learn.value_norm": kind != "ppg",
+        "learn.value_norm": "ppg" not in kind,
         "bp_update_sync": True,
     }
     return bool(true.get(name, False))
@@ -445,12 +445,13 @@ def test_fixed_standard_deviation_of_continuous_actions_is_dings() -> None:
     [
         ("dqn", {"multi_agent": True}, "policy.multi_agent must be False for dqn here"),
         ("dqn", {"collect__unroll_len": 2}, "policy.collect.unroll_len must be 1"),
-        ("dqn", {"other__her__her_strategy": "future"}, "hindsight replay"),
+        ("ppo_offpolicy", {"other__her__her_strategy": "future"}, "hindsight replay"),
         ("ddpg", {"reward_batch_norm": True}, "norm_reward"),
         ("pg", {"learn__ignore_done": True}, "policy.learn.ignore_done must be False"),
         ("ppo", {"nstep_return": True}, "policy.nstep_return must be False"),
         ("ddpg", {"collect__n_sample": None}, "policy.collect.n_sample must be set for ddpg"),
-        ("dqn", {"collect__collector__type": "episode"}, "create_config.collector.type must be one of"),
+        ("dqn", {"collect__collector__type": "episode"}, "policy.collect.n_episode must be set for dqn, got None"),
+        ("bc", {"collect__collector__type": "episode"}, "create_config.collector.type must be one of"),
         ("pg", {"collect__collector__type": "sample"}, "'episode' for pg"),
     ],
 )

@@ -84,6 +84,7 @@ def envs_of(kind: str, **entries: Any) -> Any:
                 "scenario": "Ant",
                 "agent_conf": "2x4d",
                 "agent_obsk": 2,
+                "global_categories": [],
                 "max_episode_steps": 500,
             },
         ),

@@ -42,6 +42,9 @@ CHANGES: dict[str, tuple[Any, Any]] = {  # a value of each key, and ours
     "num_trajs_per_bin": (3, 3),
     "sample_size": (12, 12),
     "sigma": (2, 2.0),
+    "alpha": (0.25, 0.25),
+    "beta": (2, 2.0),
+    "horizon": (200, 200),
     "expert_data_path": ("other.npz", "other.npz"),
 }
 OF_KIND: dict[tuple[str, str], Any] = {
@@ -52,7 +55,7 @@ OF_KIND: dict[tuple[str, str], Any] = {
 }
 NAMES = {"hidden_size": "hidden_size_list", "sample_size": "collect_count", "expert_data_path": "data_path"}
 WITHOUT_EFFECT = {("trex", "batch_size"), ("drex", "batch_size"), ("drex", "hidden_size")}
-WITHOUT_EFFECT |= {(kind, "clear_buffer_per_iters") for kind in ("trex", "drex", "red")}
+WITHOUT_EFFECT |= {(kind, "clear_buffer_per_iters") for kind in ("trex", "drex", "red", "pwil")}
 
 
 def translated(kind: str, **given: Any) -> tuple[Any, Notes]:
@@ -116,7 +119,7 @@ def test_unread_and_misspelt_keys_are_warnings() -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"type": "pwil"}, r"reward_model.type must be one of rnd, icm, gail, .* have no counterpart, got 'pwil'"),
+        ({"type": "episodic"}, "reward_model.type must be one of rnd, icm, gail, .* no counterpart, got 'episodic'"),
         ({"type": "red"}, "reward_model.expert_data_path must be an .npz, .hdf5 or .safetensors file"),
         ({"type": "guided_cost"}, "reward_model.data_path must be an .npz.*with the network in collect.model_path"),
         ({"type": "rnd", "intrinsic_reward_type": "new"}, "intrinsic_reward_type must be 'add' or 'assign'"),

@@ -1,4 +1,4 @@
-"""The mixers have DI-engine's values with its weights on random numbers; ``make_ding_mixers`` computed those."""
+"""Mixers, and losses of MADQN, have DI-engine's values on random numbers; ``make_ding_mixers`` computed those."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding.model.teams.mixers import JointValues, MonotonicMixer, UnrestrictedMixer
+from lightning_ding.policy import MADQNPolicy
 
 NAMES = {
     "hyper_w_1": "first_weight",
@@ -58,3 +59,35 @@ def test_joint_values_are_those_of_ding() -> None:
     alive = torch.ones(given["action"].shape, dtype=torch.float64)
     assert_close(joint(given["feature"], given["action"], alive, given["state"]), expected["total"])
     assert_close(joint.of_state(given["state"]), expected["of_state"])
+
+
+class Said(nn.Module):
+    """A network that returns given values of actions, with those of the steps that are not read as zeros."""
+
+    def __init__(self, **values: Tensor) -> None:
+        super().__init__()
+        self.values = values
+
+    def forward(self, *_: Any) -> dict[str, Tensor]:
+        return self.values
+
+    def mix(self, value: Tensor, _: Any) -> Tensor:
+        return value.sum(-1)
+
+
+def test_losses_of_madqn_are_those_of_ding() -> None:
+    given, expected = case("madqn", nn.Identity())
+    sizes = {"agent_num": 3, "agent_obs_shape": 3, "global_obs_shape": 4, "action_shape": 6}
+    learn: dict[str, Any] = {"double_q": False}
+    config = {"model": sizes, "learn": learn, "nstep": 1, "discount_factor": 0.9, "learn_unroll_len": 2}
+    policy: Any = MADQNPolicy(config)
+    end = torch.zeros(1, 5, 3, 6, dtype=torch.float64)
+    policy.model = Said(**{name: torch.cat([given[name], end]) for name in ("logit", "cooperation")})
+    following = torch.cat([end, given["following"]])
+    policy.target_model = Said(logit=following, cooperation=following)
+    obs = {"agent_state": torch.zeros(2, 5, 3, 3, dtype=torch.float64)}
+    batch = {"obs": obs, "next_obs": obs, "action": given["action"], "reward": given["reward"]}
+    batch |= {"terminated": given["done"].bool(), "mask": torch.ones(2, 5, dtype=torch.bool), "recurrent_state": end}
+    loss, report = policy.loss(batch)
+    assert_close(loss, expected["loss"])
+    assert_close(report["cooperation_loss"], expected["cooperation_loss"])

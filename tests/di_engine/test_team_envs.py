@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_ding.di_engine.env_types import translate_envs
+from lightning_ding.envs import make_vector_env
+
 RECORDED = json.loads(Path(__file__).with_name("ding_simple_spread.json").read_text())
 
 
@@ -55,3 +58,15 @@ def test_rewards_of_agents_add_up() -> None:
     _, reward, terminated, truncated, info = env.step(np.zeros(3, np.int64))
     assert (terminated, truncated) == (False, True)
     assert sum(info[f"return_agent_{one}"] for one in range(3)) == pytest.approx(first + reward)
+
+
+def test_agents_of_mujoco_see_what_they_see_in_di_engine() -> None:
+    pytest.importorskip("gymnasium_robotics")
+    numbers = {"collector_env_num": 1, "evaluator_env_num": 1, "n_evaluator_episode": 1, "stop_value": 1}
+    for scenario, parts, size in (("Ant-v2", "2x4d", 54), ("HalfCheetah-v2", "2x3", 8)):
+        section = {"scenario": scenario, "agent_conf": parts, "agent_obsk": 2, **numbers}
+        envs = translate_envs(section, {"type": "mujoco_multi"}, {"type": "base"}, None)
+        env = make_vector_env(envs.env, 1, env_kwargs=envs.datamodule["env_kwargs"])
+        seen: Any = env.single_observation_space
+        assert seen["agent_state"].shape == (2, size)  # the shapes of dizoo's configs
+        env.close()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_ding.di_engine.configs import flat
 from lightning_ding.di_engine.defaults import TEAM_DEFAULTS, TEAM_WITHOUT_KEY
+from lightning_ding.di_engine.keys import policy_class_of
 from lightning_ding.di_engine.policy_section import translated
+from lightning_ding.di_engine.serial import serial_pipeline
 from lightning_ding.di_engine.team_q_keys import without_mixer
+from lightning_ding.envs.teams import TwoStepGame
 from lightning_ding.policy import create_policy
 
-NAMES = ("qmix", "vdn", "wqmix", "qtran")
+NAMES = ("qmix", "vdn", "wqmix", "qtran", "madqn")
 MODEL: dict[str, Any] = {
     **{"agent_num": 3, "obs_shape": 18, "global_obs_shape": 30, "action_shape": 5, "hidden_size_list": [128, 64]}
 }
@@ -35,10 +39,12 @@ def config_of(kind: str, **learn: Any) -> Any:
 def test_config_of_ding_becomes_ours(kind: str) -> None:
     config = config_of(kind)
     model, learn = config.model, config.learn
-    assert (model.agent_num, model.agent_obs_shape, model.global_obs_shape, model.action_shape) == (3, 18, 30, 5)
+    assert (model.agent_num, model.agent_obs_shape, model.global_obs_shape, model.action_shape) == (
+        *(3, 18, None if kind == "madqn" else 30, 5),
+    )
     assert list(model.encoder_hidden_size_list) == [128, 64]
     assert (model.core.type, model.core.hidden_size, model.agent_id) == ("gru", 64, False)
-    assert (config.discount_factor, config.learn_unroll_len, config.nstep) == (0.9, 16, 1)
+    assert (config.discount_factor, config.learn_unroll_len, config.nstep) == (0.9, 16, 3 if kind == "madqn" else 1)
     assert (config.collect.n_sample, config.other.replay_buffer.replay_buffer_size) == (600 * 16, 5000 * 16)
     assert (learn.update_per_collect, learn.batch_size, learn.learning_rate) == (100, 32, 0.001)
     assert learn.target_theta == (1.0 if kind == "wqmix" else 0.002)
@@ -74,3 +80,18 @@ def test_defaults_of_ding_differ_from_ours(kind: str) -> None:
     same = {name for name, value in shared.items() if ours[name] == value}
     assert same <= {"learn.double_q", "learn.wqmix_ow", "learn.alpha", "other.eps.start", "other.eps.end"}
     assert all(ours[name] != value for name, value in TEAM_WITHOUT_KEY[kind].items())
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_such_a_config_trains(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model: Any = {"agent_num": 2, "obs_shape": 3, "global_obs_shape": 3, "action_shape": 2, "hidden_size_list": [8]}
+    model |= {"mixer": False} if kind == "vdn" else {}
+    policy: Any = {"model": model, "learn": {"update_per_collect": 2, "batch_size": 4}}
+    policy |= {"collect": {"n_sample": 8, "unroll_len": 2}, "other": {"eps": {"decay": 100}}}
+    env = {"collector_env_num": 2, "evaluator_env_num": 2, "n_evaluator_episode": 2, "stop_value": 100}
+    create = {"env": {"type": "game"}, "env_manager": {"type": "base"}, "policy": {"type": kind}}
+    pair = {"exp_name": "run", "env": env, "policy": policy}, create
+    trained = serial_pipeline(pair, env_setting=(lambda cfg: TwoStepGame(), [{}, {}], [{}, {}]), max_train_iter=4)
+    assert type(trained) is policy_class_of(kind)
+    assert (trained.progress.train_iter, trained.progress.env_step) == (4, 32)

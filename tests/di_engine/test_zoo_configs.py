@@ -434,6 +434,26 @@ CARTPOLE_PPG: dict[str, Any] = {  # that of coinrun in another env
         "eval": {"evaluator": {"eval_freq": 96}},
     },
 }
+CARTPOLE_PPG_OFFPOLICY: dict[str, Any] = {
+    "exp_name": "cartpole_ppg_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "model": {**MODEL, "critic_head_hidden_size": 128, "actor_head_hidden_size": 128}},
+        "learn": {
+            **{"update_per_collect": 5, "batch_size": 64, "learning_rate": 0.001, "value_weight": 0.5},
+            **{"entropy_weight": 0.01, "clip_ratio": 0.2},
+        },
+        "collect": {"n_sample": 128, "unroll_len": 1, "discount_factor": 0.9, "gae_lambda": 0.95},
+        "eval": {"evaluator": {"eval_freq": 40}},
+        "other": {
+            "replay_buffer": {
+                "multi_buffer": True,
+                "policy": {"replay_buffer_size": 100, "max_use": 10, "type": "advanced"},
+                "value": {"replay_buffer_size": 1000, "max_use": 100, "type": "advanced"},
+            }
+        },
+    },
+}
 MOVING_PDQN: dict[str, Any] = {  # dizoo/gym_hybrid, the multi-pass form
     "exp_name": "gym_hybrid_mpdqn_seed0",
     "env": {

@@ -15,6 +15,7 @@ from lightning_ding.distributed.coordinator.intake import check_policy, known_po
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.table import TINY_DREAMER
 
 RUN = {
     *(
@@ -26,26 +27,30 @@ RUN = {
         "ddpg",
         "discrete_sac",
         "dqn",
+        "dreamerv3",
         "fqf",
         "impala",
         "iqn",
         "mdqn",
         "ngu",
         "pdqn",
+        "ppg_offpolicy",
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc"),
-    *("iql_ma", "vdn", "qmix", "wqmix", "qtran"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc", "xqc"),
+    *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
-TEAMS = dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran"), "lightning_ding.envs.teams.games.TwoStepGame")
+TEAMS = dict.fromkeys(
+    ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"), "lightning_ding.envs.teams.games.TwoStepGame"
+)
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 IMAGINES = {"mbpo"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc"}
 
 
 def of_package() -> set[str]:
@@ -84,7 +89,8 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
 
 @pytest.mark.parametrize("name", sorted(ON_POLICY))
 def test_refusal_of_an_on_policy_algorithm_names_those_that_run(name: str) -> None:
-    allowed = "one that learns from replay, such as 'acer' or 'impala' or 'ppo_offpolicy' of the on-policy family"
+    names = "'acer' or 'impala' or 'ppg_offpolicy' or 'ppo_offpolicy'"
+    allowed = f"one that learns from replay, such as {names} of the on-policy family"
     assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
 
 
@@ -101,6 +107,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     """Run a policy until it has made a few rounds, and return the status of the coordinator."""
     sequences: dict[str, Any] = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
     sequences["ngu"] = sequences["r2d2"]
+    sequences["dreamerv3"] = {"learn_unroll_len": 4, "horizon": 2, "model": TINY_DREAMER}
     policy: dict[str, Any] = {
         "type": name,
         "learn": {"update_per_collect": 2, "batch_size": 4},

@@ -20,7 +20,7 @@ def read(notebook: Path) -> Any:
 
 
 def test_every_notebook_is_run_here() -> None:
-    assert [one.stem for one in NOTEBOOKS] == ["first_steps", "offline", "own_algorithm"]
+    assert [one.stem for one in NOTEBOOKS] == ["first_steps", "offline", "own_algorithm", "teams"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda one: one.stem)

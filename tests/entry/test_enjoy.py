@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from PIL import Image
 
 from lightning_ding.entry.cli import main
-from lightning_ding.entry.enjoy import enjoy
+from lightning_ding.entry.enjoy import OneOfBatch, _record, enjoy, make_env
+from lightning_ding.entry.trained import as_single, env_of_run
+from lightning_ding.envs import make_vector_env
+from lightning_ding.envs.tensor import CartPole as BatchedCartPole
 from tests.conftest import MakeTrainer
 from tests.entry.trained_runs import VECTOR_ENV, VECTOR_WRAPPER, train
 
@@ -133,3 +138,36 @@ def test_mistakes_are_one_line(
         assert end.value.code == 2
         assert line.startswith("error: ")
         assert message in line, line
+
+
+class Drawn(BatchedCartPole):
+    """A batch of tensor envs that draws its first env."""
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        return np.full((16, 16, 3), 10 * int(self.elapsed[0]), np.uint8)
+
+
+def test_one_env_of_a_batch_is_shown_until_its_last_observation(tmp_path: Path) -> None:
+    batch = make_vector_env(Drawn, 1, "tensor")
+    env, right = OneOfBatch(batch, "rgb_array"), SimpleNamespace(actor=lambda **_: lambda obs: 1, acts_on_reward=False)
+    ((total, file),) = _record(right, env, False, 0, [tmp_path / "team.gif"])  # type: ignore[arg-type]
+    obs, ended, steps = env.reset(seed=0)[0], False, 0
+    while not ended:
+        obs, _, ended, cut, _ = env.step(1)
+        steps += 1
+    assert (total, cut) == (steps, False)
+    assert abs(obs[2]) > 0.2  # of the pole that fell, not of a new one
+    with Image.open(str(file)) as image:
+        assert image.n_frames == steps  # type: ignore[attr-defined]  # that of the last step is the one before it
+    env.close()
+
+
+def test_scenario_of_vmas_is_shown(tmp_path: Path) -> None:
+    pytest.importorskip("vmas")
+    described = as_single(env_of_run({"env_id": "vmas:balance", "mode": "tensor", "env_kwargs": {"max_steps": 2}}))
+    env = make_env(described, "rgb_array")
+    still = SimpleNamespace(actor=lambda **_: lambda obs: np.zeros((3, 2), np.float32), acts_on_reward=False)
+    ((_, file),) = _record(still, env, False, 0, [tmp_path / "team.gif"])  # type: ignore[arg-type]
+    with Image.open(str(file)) as image:
+        assert image.size == (700, 700)
+    env.close()

@@ -18,7 +18,7 @@ from lightning import Trainer, seed_everything
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.evaluate import evaluate
-from lightning_ding.entry.trained import as_single, env_of_run
+from lightning_ding.entry.trained import env_of_run
 from lightning_ding.policy import DQNPolicy, load_policy
 from tests.docs.pages import as_before
 from tests.policy.saved import write_checkpoint
@@ -202,9 +202,6 @@ def test_env_of_this_package_or_of_an_imported_module_needs_no_option(env_id: st
     assert (found.env, found.env_kwargs) == (env_id, ENVS[env_id])
 
 
-def test_tensor_envs_that_have_no_other_mode_are_evaluated_as_such_and_not_shown() -> None:
-    found = env_of_run({"env_id": "vmas:balance", "mode": "tensor"})
-    assert found.mode == "tensor"
-    with pytest.raises(ValueError, match="env_id must be a single env, because a batch of tensor envs cannot be shown"):
-        as_single(found)
+def test_tensor_envs_that_have_no_other_mode_are_played_as_such() -> None:
+    assert env_of_run({"env_id": "vmas:balance", "mode": "tensor"}).mode == "tensor"
     assert env_of_run({"env_id": "CartPole-v1", "mode": "tensor"}).mode == "sync"

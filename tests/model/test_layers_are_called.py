@@ -63,6 +63,16 @@ def of_family(model: Any) -> Any:
     return [*unrolled(model), model.novelty(OBS), model.novelty.inverse_error(OBS, -OBS, CHOICES)]
 
 
+def of_world(model: Any) -> Any:
+    """Return the outputs of a world model, and those of its actor and critic."""
+    state = model.first_state(BATCH) + 1
+    latent, after = model.latent(OBS, state)
+    action = torch.eye(ACTIONS)[CHOICES]
+    prior = model.rssm.prior(model.rssm.step(*model.unpack(state)[:2], model.rssm.from_action(action)))
+    heads = [model.actor(latent), model.critic(latent), model.reward(latent), model.alive(latent)]
+    return [latent, after, prior, *model.decoder(latent), *heads]
+
+
 def transformed(model: Any) -> Any:
     steps = torch.arange(2).expand(BATCH, 2)
     return model(torch.stack([OBS, -OBS], 1), steps, steps.float(), steps)
@@ -105,6 +115,11 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "drqn": ("drqn", {"core": {"hidden_size": 4, "num_layers": 2}, "activation": "silu"}, unrolled),
     "ngu": ("ngu", {"core": {"hidden_size": 4}, "embedding_size": 5}, of_family),
     "recurrent_vac": ("recurrent_vac", {"core": {"type": "gru", "hidden_size": 4}, "share_encoder": False}, unrolled),
+    "dreamerv3": (
+        "dreamerv3",
+        {"deter": 8, "hidden": 4, "units": 4, "groups": 2, "classes": 3, "blocks": 2, "bins": 5},
+        of_world,
+    ),
     "drqn with gtrxl": (
         "drqn",
         {"core": {"type": "gtrxl", "hidden_size": 16, "num_layers": 2, "memory_length": 2}},
@@ -135,6 +150,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "vdn": ("vdn", {**TEAM_SHAPES, "agent_id": False}, valued_team),
     "qmix": ("qmix", {**TEAM_SHAPES, "core": {"type": "lstm", "hidden_size": 4}}, valued_team),
     "wqmix": ("wqmix", {**TEAM_SHAPES, "central_embed_dim": 8}, valued_team),
+    "madqn": ("madqn", {**TEAM_SHAPES, "layer_norm": True}, valued_team),
     "qtran": ("qtran", {**TEAM_SHAPES, "embedding_size": 8}, valued_team),
     "coma": ("coma", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM, TEAM_ACTION)),
     "mat": ("mat", {**TEAM_SHAPES, "layer_norm": True}, lambda model: model(TEAM, TEAM_ACTION)),
@@ -149,7 +165,11 @@ def make(name: str) -> tuple[Any, Call]:
     kind, arguments, call = NETWORKS[name]
     torch.manual_seed(0)
     shapes = {} if "agent_num" in arguments else {"obs_shape": SIZE, "action_shape": ACTIONS}
-    return create_model({"type": kind, **shapes, **arguments}).eval(), call
+    model = create_model({"type": kind, **shapes, **arguments}).eval()
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear) and not layer.weight.any():  # as output layers of DreamerV3 are at first
+            nn.init.normal_(layer.weight)
+    return model, call
 
 
 def tensors(output: Any) -> list[Tensor]:

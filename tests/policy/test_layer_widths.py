@@ -14,6 +14,7 @@ from lightning_ding.config import to_dict
 from lightning_ding.model import ConvEncoder, MLPEncoder
 from lightning_ding.model.encoder import FlatVector
 from lightning_ding.model.ensemble import EnsembleMLP
+from lightning_ding.model.residual import EnsembleLinear
 from lightning_ding.policy import create_policy
 from lightning_ding.policy.on_policy import ActorCriticPolicy, OnPolicyPolicy
 from lightning_ding.policy.qac import QACPolicy
@@ -38,6 +39,9 @@ def widths(module: nn.Module) -> list[tuple[int, int]]:
     for part in module.modules():
         if isinstance(part, EnsembleMLP):
             return [(weight.shape[1], weight.shape[2]) for weight in part.weights]
+    ensemble = [one.weight.shape[1:] for one in module.modules() if isinstance(one, EnsembleLinear)]
+    if ensemble:
+        return [(size[0], size[1]) for size in ensemble]
     return [(one.in_features, one.out_features) for one in module.modules() if isinstance(one, nn.Linear)]
 
 

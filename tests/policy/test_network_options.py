@@ -16,6 +16,8 @@ from lightning_ding.policy.qac import QACPolicy
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of, with_actor
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+WITH_ENCODERS = [name for name in ALGORITHMS if name != "dreamerv3"]  # whose layers have the sizes of its paper
+WITH_LAYER_NORM = [name for name in WITH_ENCODERS if name != "xqc"]  # whose layers have batch normalisation
 
 
 def make(name: str, observation_space: gym.Space[Any], **model: Any) -> Policy[Any]:
@@ -34,7 +36,7 @@ def encoders(policy: Policy[Any], kind: Any) -> list[Any]:
     return [module for module in policy.model.modules() if isinstance(module, kind)]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", WITH_ENCODERS)
 @pytest.mark.parametrize(
     "space",
     [pixels(12, 12, 1), pixels(10, 10, 4, dtype=np.bool_), pixels(7, 7, 3)],
@@ -48,7 +50,7 @@ def test_a_policy_acts_on_small_images_without_options(name: str, space: gym.spa
         assert torch.isfinite(action).all()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", WITH_LAYER_NORM)
 def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None:
     kwargs = {"channels": [4, 5], "feature_size": 6, "num_blocks": 1, "activation": "silu"}
     policy = make(name, pixels(12, 12, 1), encoder="impala", encoder_kwargs=kwargs, layer_norm=True)
@@ -62,7 +64,7 @@ def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["joined", "separate"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", WITH_ENCODERS)
 def test_a_policy_hands_the_encoders_of_a_dict_their_options(name: str, kind: str) -> None:
     spaces: dict[str, gym.Space[Any]] = {
         "picture": pixels(7, 7, 3),
@@ -85,7 +87,7 @@ def test_separate_encoders_together_with_a_named_encoder_are_refused() -> None:
         make("dqn", space, encoder="dict", dict_encoder="separate")
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", WITH_ENCODERS)
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
@@ -101,7 +103,7 @@ def test_a_policy_refuses_options_that_its_encoder_cannot_have(
         make(name, pixels(7, 7, 3), encoder_kwargs=kwargs)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", WITH_LAYER_NORM)
 def test_layer_norm_of_a_policy_normalises_every_hidden_layer(name: str) -> None:
     space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
     without, with_it = (make(name, space, layer_norm=layer_norm) for layer_norm in (False, True))
@@ -118,6 +120,7 @@ HINTS = {
         (*names_of(QACPolicy), "acer"), "learns from single transitions; recurrent_ppo, from rollouts, has"
     ),
     **dict.fromkeys(with_actor(), "has no memory; recurrent_ppo is PPO"),
+    "dreamerv3": "the world model has its own kind of",
     "dt": "its last context_len steps; r2d2 and recurrent_ppo have",
 }
 

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from lightning_ding import nested
 from lightning_ding.policy import create_policy
 
-GAMMA, COUNTS, NAMES = 0.9, (3, 2, 3), ("iql_ma", "vdn", "qmix", "wqmix", "qtran")
+GAMMA, COUNTS, NAMES = 0.9, (3, 2, 3), ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn")
 LENGTHS = torch.tensor([4, 3, 2, 1, 4, 3])  # real steps of six sequences of 3 + 2 - 1 = 4 steps
 TERMINATED = (1, 3)  # the others are cut
 EVERY = pytest.mark.parametrize("name", NAMES)
@@ -28,7 +28,7 @@ def make(name: str, **changes: Any) -> Any:
     config = {"learn_unroll_len": 3, "nstep": 2, "discount_factor": GAMMA, "model": model}
     policy: Any = create_policy({"type": name, **config, **changes})
     for parameter in policy.target_model.parameters():
-        parameter.data += 0.2 * torch.randn_like(parameter)
+        parameter.data += 0.5 * torch.randn_like(parameter)
     return policy
 
 
@@ -152,6 +152,20 @@ def of_weights(loop: Loop, step: int, policy: Any) -> Tensor:
     return weight * (prediction - target) ** 2 + (central - target) ** 2  # type: ignore[no-any-return]
 
 
+def of_more_knowledge(loop: Loop, step: int, policy: Any) -> Tensor:
+    """Return the loss of a step of MADQN: the errors of both sums of values from the targets of the second network."""
+    action, online = loop.action(step), loop.online
+    by = online if policy.config.learn.double_q else loop.target
+
+    def bootstrap(at: int) -> Tensor:
+        best = loop.best(by[at]["cooperation"], at)
+        return loop.values(loop.target[at]["cooperation"], best, at).sum()
+
+    target = loop.targets(step, bootstrap, loop.reward)
+    parts = [loop.values(online[step][name], action, step).sum() - target for name in ("logit", "cooperation")]
+    return parts[0] ** 2 + parts[1] ** 2  # type: ignore[no-any-return]
+
+
 def of_transform(loop: Loop, step: int, policy: Any) -> Tensor:
     """Return the loss of a step of QTRAN."""
     obs, online, learn = loop.obs[step], loop.online[step], policy.config.learn
@@ -179,6 +193,8 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "qmix": ("qmix", of_values, {}),
     "wqmix, optimistic": ("wqmix", of_weights, {"learn": {"alpha": 0.3}}),
     "wqmix, central": ("wqmix", of_weights, {"learn": {"alpha": 0.3, "wqmix_ow": False}}),
+    "madqn": ("madqn", of_more_knowledge, {}),
+    "madqn, without double_q": ("madqn", of_more_knowledge, {"learn": {"double_q": False}}),
     "qtran": ("qtran", of_transform, {"learn": {"opt_weight": 0.7, "nopt_min_weight": 0.4}}),
 }
 
@@ -259,6 +275,17 @@ def test_greedy_actions_are_the_legal_ones_of_the_largest_values(name: str) -> N
         for agent, mask in enumerate(masks):
             legal = [a for a in range(COUNTS[agent]) if mask[a]]
             assert int(action[row, agent]) == max(legal, key=q[row, agent].tolist().__getitem__)
+
+
+@pytest.mark.parametrize("sees_state", [True, False])
+def test_second_network_of_madqn_sees_the_global_state(sees_state: bool) -> None:
+    policy = make("madqn")
+    policy = make("madqn", model={**policy.config.model.__dict__, "core": {}, "global_cooperation": sees_state})
+    obs = nested.apply(lambda x: x[:1], sequences(policy)["obs"])
+    changed = {**obs, "global_state": obs["global_state"] + 1}
+    before, after = (policy.model(one, policy.model.first_state(6)) for one in (obs, changed))
+    assert torch.equal(before["logit"], after["logit"])
+    assert torch.equal(before["cooperation"], after["cooperation"]) is not sees_state
 
 
 def test_memory_starts_again_where_an_episode_ended() -> None:

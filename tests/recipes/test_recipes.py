@@ -41,18 +41,20 @@ CARTPOLE = {
     "fqf": 450,
     "discrete_sac": 200,
     "r2d2": 400,
+    "dreamerv3": 450,
     "r2d3": 195,
     "recurrent_ppo": 400,
     "ppo": 475,
     "ppg": 475,
     "ppo_offpolicy": 450,
+    "ppg_offpolicy": 450,
     "impala": 450,
     "acer": 450,
     "pqn": 475,
     "a2c": 450,
     "pg": 400,
 }
-TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran")
+TEAM_Q = ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn")
 TEAMS = {name: f"{name}_two_step" for name in ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat", *TEAM_Q)}
 TEAMS |= {name: f"{name}_cover" for name in ("maddpg", "masac")}
 """The recipes of teams, which learn the two-step game or a game on a line, and their YAML files."""
@@ -67,10 +69,11 @@ PENDULUM = {
     "redq": -200,
     "mbpo": -200,
     "crossq": -200,
+    "xqc": -200,
     "rlpd": -200,
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9, "ngu": 0.9}  # reward models and hindsight
-REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red"), 450)
+REWARDED |= dict.fromkeys(("trex", "drex", "guided_cost", "red", "pdeil", "pwil"), 450)
 BARS = CARTPOLE | PENDULUM | REWARDED | {"recurrent_ppo_t_maze": 1.0}
 """The mean return of 20 greedy episodes, or the share that reach their goal, that each recipe has to reach."""
 PACKAGES = {
@@ -79,6 +82,7 @@ PACKAGES = {
     "dqn_minatar": "minatar",
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
+    "dreamerv3_swingup": "dm_control",
     "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
@@ -87,8 +91,10 @@ PACKAGES = {
     "sac_bipedalwalker": "Box2D",
     "sac_hopper": "mujoco",
     "sac_lunarlander_continuous": "Box2D",
+    "sac_simba": "dm_control",
     "td3_halfcheetah": "mujoco",
     "tqc_lunarlander_continuous": "Box2D",
+    "xqc_hopper": "mujoco",
 }
 """The recipes for other envs, most of them of optional packages, and the package that each needs to train."""
 OFFLINE = {name: f"{name}_pendulum" for name in ("bc", "td3_bc", "iql", "awac", "cql", "calql", "edac", "bcq")}
@@ -103,10 +109,16 @@ TWINS |= {
     "her": "her_bitflip",
     "ngu": "ngu_corridor",
 }
-TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red")}
+TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red", "pdeil", "pwil")}
 TWINS |= {name: name for name in PACKAGES}
 DATA = {"sqil": "demos.npz", "dqfd": "demos.npz", "r2d3": "demos.npz", "rlpd": "pendulum.npz"}
-OF_REWARDS = {"gail": "expert.npz", "guided_cost": "expert.npz", "red": "expert.npz"}
+OF_REWARDS = {
+    "gail": "expert.npz",
+    "guided_cost": "expert.npz",
+    "red": "expert.npz",
+    "pdeil": "expert.npz",
+    "pwil": "expert.npz",
+}
 OF_REWARDS |= {"trex": "ranked.npz", "drex": "ranked.npz"}
 """The recipes whose file is an option of their reward model."""
 DATA |= OF_REWARDS
@@ -117,6 +129,7 @@ ARGUMENTS = (
     *("norm_obs", "norm_reward", "demonstration_share"),
 )
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
+SHORT = {"eval.evaluator.max_episode_steps": 20}
 SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "dqfd": {"learn.per_train_iter_k": 10},
     "r2d3": {"learn.per_train_iter_k": 10},
@@ -131,8 +144,10 @@ SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "sac_bipedalwalker": {"random_collect_size": 64},
     "sac_hopper": {"random_collect_size": 300},
     "sac_lunarlander_continuous": {"random_collect_size": 300},
+    "sac_simba": {"random_collect_size": 300},
     "td3_halfcheetah": {"random_collect_size": 300, "eval.evaluator.max_episode_steps": 100},
     "tqc_lunarlander_continuous": {"random_collect_size": 300},
+    "xqc_hopper": {"random_collect_size": 300},
 }
 SCORE = re.compile(
     r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)"
@@ -224,11 +239,11 @@ def test_recipe_trains_and_ends_with_the_return_and_the_best_checkpoint(
     limit = "--max-train-iter" if name in OFFLINE else "--max-env-step"
     monkeypatch.setattr(sys, "argv", [name, *arguments_of(name, tmp_path), limit, "1"])  # one round
     recipe = load(RECIPES / f"{name}.py")
-    for key, value in SMALL.get(name, {}).items():
+    for key, value in {**SHORT, **SMALL.get(name, {})}.items():
         *sections, last = key.split(".")
         place = recipe.CONFIG
         for section in sections:
-            place = place[section]
+            place = place.setdefault(section, {})
         place[last] = value
     recipe.main()
     score, end = capsys.readouterr().out.strip().splitlines()[-2:]
@@ -250,7 +265,7 @@ def test_yaml_trains_from_the_command_line(name: str, tmp_path: Path, monkeypatc
     data = arguments_of(name, tmp_path)  # the YAML file has the name of the file, the data set of dt in another form
     limit = ["--data.dataset", *data, "--data.max_train_iter"] if name in OFFLINE else ["--data.max_env_step"]
     short = [*limit, "1", "--model.cfg.eval.evaluator.n_episode", "2"]
-    short += [f"--model.cfg.{key}={value}" for key, value in SMALL.get(name, {}).items()]
+    short += [f"--model.cfg.{key}={value}" for key, value in {**SHORT, **SMALL.get(name, {})}.items()]
     main(["fit", "--config", str(RECIPES / "configs" / f"{TWINS[name]}.yaml"), *short])
     if name in OFFLINE:
         assert [file.parent.name for file in tmp_path.rglob("run.ckpt")] == ["last-10"]

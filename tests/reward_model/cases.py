@@ -16,7 +16,7 @@ from tests.algorithms.table import make_datamodule, make_policy
 Config = dict[str, Any]
 SMALL: Config = {"hidden_size_list": [8], "update_per_collect": 3, "batch_size": 8}
 PARTS: Config = {"num_trajs": 5, "num_snippets": 20, "min_snippet_length": 2, "max_snippet_length": 6}
-FROM_DATA = ("gail", "guided_cost", "red", "trex", "drex")
+FROM_DATA = ("gail", "guided_cost", "red", "pdeil", "pwil", "trex", "drex")
 CASES: dict[str, tuple[str, Config]] = {  # an algorithm and a reward model
     "dqn_rnd": ("dqn", {"type": "rnd", "clear_buffer_per_iters": 3}),
     "dqn_icm": ("dqn", {"type": "icm"}),
@@ -32,6 +32,10 @@ CASES: dict[str, tuple[str, Config]] = {  # an algorithm and a reward model
     "ppo_guided_cost": ("ppo", {"type": "guided_cost", "clear_buffer_per_iters": 2}),
     "dqn_red": ("dqn", {"type": "red"}),
     "sac_red": ("sac", {"type": "red"}),
+    "dqn_pdeil": ("dqn", {"type": "pdeil", "recent": 20}),
+    "sac_pdeil": ("sac", {"type": "pdeil"}),
+    "dqn_pwil": ("dqn", {"type": "pwil", "horizon": 20}),
+    "ppo_pwil": ("ppo", {"type": "pwil", "horizon": 20}),
 }
 SINGLE: dict[str, Config] = {"rainbow": {"nstep": 1}}
 QUIET: Config = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
@@ -57,7 +61,8 @@ def make(case: str, folder: Path, **changes: Any) -> tuple[Policy[Any], RunDataM
     """Return a policy with a reward model, and its datamodule."""
     name, section = CASES[case]
     data = {"data_path": write_expert(folder, name == "sac")} if section["type"] in FROM_DATA else {}
-    config = deep_merge({"reward_model": {**SMALL, **section, **data}, **SINGLE.get(name, {})}, changes)
+    small = {} if section["type"] == "pwil" else SMALL  # which learns nothing
+    config = deep_merge({"reward_model": {**small, **section, **data}, **SINGLE.get(name, {})}, changes)
     return make_policy(name, **config), make_datamodule(name, rounds_per_epoch=4)
 
 

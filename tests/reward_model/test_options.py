@@ -22,7 +22,7 @@ from tests.algorithms.table import make_policy, plain
 from tests.conftest import MakeTrainer
 from tests.reward_model.cases import fit, make, write_expert
 
-KINDS = ("rnd", "icm", "gail", "trex", "drex", "guided_cost", "red")
+KINDS = ("rnd", "icm", "gail", "trex", "drex", "guided_cost", "red", "pdeil", "pwil")
 STARTS = {"drex": "ppo", "guided_cost": "ppo"}  # the policies of the cases, else dqn
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are set, and another value
     "learning_rate": ({}, 0.1),
@@ -46,8 +46,13 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are
     "num_snippets": ({}, 21),
     "min_snippet_length": ({}, 4),
     "max_snippet_length": ({}, 9),
+    "bounded": ({}, True),
     "num_trajs_per_bin": ({}, 1),
     "sigma": ({}, 3.0),
+    "alpha": ({}, 0.1),
+    "recent": ({}, 4),
+    "beta": ({}, 1.0),
+    "horizon": ({}, 9),
 }
 NO_NUMBER = ("type", "import_names")
 

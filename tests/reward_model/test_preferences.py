@@ -69,6 +69,16 @@ def test_loss_is_the_cross_entropy_of_the_summed_rewards() -> None:
     assert report["preference_accuracy"] == 0.5
 
 
+def test_bounded_gives_the_policy_the_sigmoid_and_learns_from_the_sums() -> None:
+    configs = (TREXConfig(data_path="unused", bounded=bounded) for bounded in (False, True))
+    plain, bounded = (Identity(config, SECTION, 0.9) for config in configs)
+    obs = torch.tensor([[0.0], [math.log(3.0)], [-math.log(3.0)]])
+    assert_close(bounded.score({"obs": obs}), torch.tensor([0.5, 0.75, 0.25]))
+    assert_close(plain.score({"obs": obs}), obs[:, 0])
+    batch = {"obs": obs[[0, 1]].view(1, 2, 1, 1), "seen": torch.ones(1, 2, 1)}
+    assert_close(bounded.loss(batch)[0], plain.loss(batch)[0])
+
+
 def test_loss_and_gradient_are_those_of_one_pair_after_the_other() -> None:
     """The oracle has the form of the authors' code: two sums as logits, and the better part as the label."""
     torch.manual_seed(1)

@@ -79,7 +79,9 @@ def test_stored_rewards_are_those_of_the_env(case: str, tmp_path: Path) -> None:
     rewards = Rewards()
     fit(policy, datamodule, tmp_path, 1, callbacks=[rewards])
     stored = torch.cat(rewards.stored)
-    if CASES[case][0] == "sac":
+    if case == "dqn_pwil":  # which stores its rewards
+        assert stored.unique().numel() > 10
+    elif CASES[case][0] == "sac":
         assert (stored < 0).all()  # of Pendulum
     else:
         assert set(stored.tolist()) == {1.0}  # of CartPole
@@ -91,7 +93,8 @@ def test_loss_and_scores_are_logged(case: str, tmp_path: Path) -> None:
     series = Series()
     fit(policy, datamodule, tmp_path, 1, callbacks=[MetricsLogger(log_every_n_rounds=2)], logger=series)
     logged = {name for _, metrics in series.written for name in metrics}
-    assert {"learn/reward_model_loss", "learn/reward_model_score"} <= logged
+    learned = set() if "pwil" in case else {"learn/reward_model_loss"}
+    assert {*learned, "learn/reward_model_score"} <= logged
 
 
 @pytest.mark.parametrize("case", ["dqn_rnd", "ppo_gail", "sac_icm"])

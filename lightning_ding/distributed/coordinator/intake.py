@@ -372,6 +372,8 @@ def check_policy(policy: Mapping[str, Any]) -> None:
     require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
     require(not _imagines(found), NAME, f"{these}a model of the env, which a replay buffer next to it trains)", kind)
     made = create_policy(policy, enable_field=["command"])
+    counted = "None in a distributed run, which counts transitions"
+    require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
     require(made.n_sample is not None, NAME, "one that collects", kind)
     model, allowed = made.config.reward_model.type, "None in a distributed run, which trains no reward model"
     require(model is None, f"{NAME}.reward_model.type", allowed, model)

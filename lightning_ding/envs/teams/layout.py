@@ -148,7 +148,7 @@ def check_team_reward(how: str) -> None:
 
 
 def returns_of_agents(names: Sequence[str], returns: NDArray[Any]) -> dict[str, float]:
-    """Return the entries of an info at the end of an episode: the return of each agent."""
+    """Return the entries of the info of a step: the return of each agent so far in its episode."""
     return {f"return_{name}": float(one) for name, one in zip(names, returns, strict=True)}
 
 

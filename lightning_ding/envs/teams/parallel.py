@@ -48,8 +48,8 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
     An agent that its env terminates is not ``alive`` from that step on: it sees zeros, and its action is ignored. The
     episode ends when no agent is left. It is truncated if an agent was truncated in its last step: those agents stay
     alive in the last observation, whose values count. Otherwise it is terminated, and the agents of the last step see
-    their last observations, if the env gives them. At the end of an episode, the info has the return of each agent
-    as ``return_<agent>``.
+    their last observations, if the env gives them. The info of each step has the return of each agent so far as
+    ``return_<agent>``, also where a wrapper truncates the episode.
 
     Args:
         game: Module of a parallel game, such as ``"mpe2.simple_spread_v3"``, or a class or function that makes a
@@ -169,7 +169,7 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
         if is_over:  # those whose last observation is that of a truncation, or of the termination of all
             shown = cut if cut.any() else self._alive & [agent in observations for agent in self.agents]
         self._alive, self._returns = left, self._returns + rewards
-        info = _info_of(infos) | (returns_of_agents(self.agents, self._returns) if is_over else {})
+        info = _info_of(infos) | returns_of_agents(self.agents, self._returns)
         obs = self._obs(observations, infos, shown, rewards)
         is_cut = is_over and bool(cut.any())
         return obs, team_reward(rewards, self._how), is_over and not is_cut, is_cut, info

@@ -37,8 +37,8 @@ class TupleTeam(gym.Env[TeamObs, NDArray[Any]]):
     """An env with a tuple of observations, of actions and of rewards as the env of one team.
 
     The ids of ``lbforaging`` and ``rware`` make it, such as ``lbforaging:Foraging-8x8-2p-2f-coop-v3``. Both packages
-    report the end of their time as a termination; here it is a truncation. At the end of an episode, the info has the
-    return of each agent as ``return_0``, ``return_1`` and so on.
+    report the end of their time as a termination; here it is a truncation. The info of each step has the return of
+    each agent so far as ``return_0``, ``return_1`` and so on, also where a wrapper truncates the episode.
 
     Args:
         env: An id of gymnasium with the module that registers it, or a function that makes such an env.
@@ -91,10 +91,7 @@ class TupleTeam(gym.Env[TeamObs, NDArray[Any]]):
         self._returns = self._returns + rewards
         is_over = bool(np.all(np.logical_or(terminated, truncated)))
         is_cut = is_over and (not np.all(terminated) or _is_time_up(self.inner.unwrapped))
-        info = {
-            **info,
-            **(returns_of_agents([str(one) for one in range(len(rewards))], self._returns) if is_over else {}),
-        }
+        info = {**info, **returns_of_agents([str(one) for one in range(len(rewards))], self._returns)}
         return self._obs(obs, rewards), team_reward(rewards, self._how), is_over and not is_cut, is_cut, info
 
     def render(self) -> Any:

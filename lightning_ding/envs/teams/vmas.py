@@ -138,6 +138,10 @@ class VmasTeam:
             name: torch.where(ended.view(-1, *[1] * (one.ndim - 1)), new[name], one) for name, one in reached.items()
         }
 
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Return the image of the first env, or with ``"human"`` show it in a window."""
+        return self.env.render(mode=mode, env_index=0)
+
     def _obs(self, seen: Any, rewards: Tensor) -> TensorObs:
         pad = torch.nn.functional.pad
         state = torch.stack([pad(one.flatten(1).float(), (0, self._size - one.flatten(1).shape[1])) for one in seen], 1)

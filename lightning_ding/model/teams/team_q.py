@@ -173,6 +173,33 @@ class WQMIXNetwork(QMIXNetwork):
         return self.central_mixer(value, global_state(obs))  # type: ignore[no-any-return]
 
 
+@MODEL_REGISTRY.register("madqn")
+class MADQNNetwork(VDNNetwork):
+    """The action values of agents, and others of the same actions that know more. Both have their own state.
+
+    Args:
+        global_cooperation: Whether the others see the global state in addition to what the agent sees.
+        agents: Arguments of :class:`TeamQ`.
+    """
+
+    def __init__(self, *, global_cooperation: bool = True, **agents: Any) -> None:
+        super().__init__(**agents)
+        self.sees_state = global_cooperation
+        size = self.options["obs_size"] + self.global_size * global_cooperation
+        self.cooperation = AgentValues(self.action_size, **{**self.options, "obs_size": size})
+        self.state_size *= 2
+
+    def forward(self, obs: Mapping[str, Tensor], state: Tensor, starts: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what :class:`TeamQ` returns, and ``cooperation`` (T, B, N, A), the values that know more."""
+        own, others = state.chunk(2, 1) if self.state_size else (state, state)
+        output, seen = super().forward(obs, own, starts), obs[AGENT_STATE]
+        if self.sees_state:
+            known = global_state(obs).unsqueeze(-2).expand(*seen.shape[:-1], -1)
+            seen = torch.cat([seen, known], -1)
+        output["cooperation"], _, after = self.cooperation(seen, others, starts)
+        return output | {"state": torch.cat([output["state"], after], 1)}
+
+
 @MODEL_REGISTRY.register("qtran")
 class QTRANNetwork(VDNNetwork):
     """The action values of agents, their sum, the value of a joint action, and that of a state.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lightning_ding.config import MARK, deep_merge, moved, require, to_dict
-from lightning_ding.model.encoder import is_described, is_image
+from lightning_ding.model.encoder import is_described
 from lightning_ding.policy.base.optimizers import OptimizerConfig
 from lightning_ding.reward_model.config import RewardModelConfig
 from lightning_ding.utils.schedules import ScheduleConfig
@@ -59,14 +59,9 @@ class NetworkConfig:
     @staticmethod
     def from_older(section: dict[str, Any]) -> dict[str, Any]:
         """Return a saved section of a version in which a list of any length had the channels and then the features."""
-        from lightning_ding.model.image_encoders import IMAGE_SIZES
+        from lightning_ding.policy.base.older_configs import with_channels
 
-        shape, widths = section["obs_shape"], section["encoder_hidden_size_list"]
-        is_conv = section.get("encoder") in (None, "conv") and shape is not None and is_image(shape)
-        if not is_conv or widths is None or len(widths) in (2, len(IMAGE_SIZES)):
-            return section
-        options = {**(section.get("encoder_kwargs") or {}), "channels": widths[:-1], "feature_size": widths[-1]}
-        return section | {"encoder_hidden_size_list": None, "encoder_kwargs": options}
+        return with_channels(section)
 
 
 class GradClip(NamedTuple):

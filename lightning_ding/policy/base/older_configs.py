@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_ding.config import MARK, require
+from lightning_ding.model.encoder import is_image
+from lightning_ding.model.image_encoders import IMAGE_SIZES
 
 IN_EVERY_SAVED = {
     "model": {"obs_shape", "action_shape", "encoder_hidden_size_list", "activation"},
@@ -52,6 +54,16 @@ def _translations(cfg: Mapping[str, Any]) -> list[str]:
     )
     found = {"from_older": MARK not in cfg, "from_separate": is_saved and "dict_encoder" not in cfg["model"]}
     return [name for name, is_needed in found.items() if is_saved and is_needed]
+
+
+def with_channels(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a ``model`` section whose list of widths of any length had the channels and then the features."""
+    shape, widths = section["obs_shape"], section["encoder_hidden_size_list"]
+    is_conv = section.get("encoder") in (None, "conv") and shape is not None and is_image(shape)
+    if not is_conv or widths is None or len(widths) in (2, len(IMAGE_SIZES)):
+        return section
+    options = {**(section.get("encoder_kwargs") or {}), "channels": widths[:-1], "feature_size": widths[-1]}
+    return section | {"encoder_hidden_size_list": None, "encoder_kwargs": options}
 
 
 def check_meaning(config: Any, saved: Mapping[str, Any]) -> None:

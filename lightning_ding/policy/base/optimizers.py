@@ -28,17 +28,17 @@ logger = logging.getLogger(__name__)
 class OptimizerConfig:
     """The class of the optimizers and their shared arguments; step sizes have separate fields."""
 
-    type: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    """Class in torch.optim."""
+    type: Literal["adam", "adamw", "laprop", "rmsprop", "sgd"] = "adam"
+    """Class in torch.optim, or laprop, see :class:`LaProp`."""
     eps: float = 1e-8
     """Added to the denominator of the step, > 0; not for sgd."""
     weight_decay: float = 0.0
-    """Share of the weights, >= 0, that adamw subtracts in each step, times the step size; the other classes add it to
+    """Share of the weights, >= 0, that adamw and laprop subtract in each step, times the step size; others add it to
     the gradient. Temperatures do not decay."""
     momentum: float = 0.0
     """Share of the previous step that is added, in [0, 1); for sgd and rmsprop."""
     betas: Sequence[float] = (0.9, 0.999)
-    """Decay rates of the means of the gradient and of its square, two numbers in [0, 1); for adam and adamw."""
+    """Decay rates of the means of the gradient and of its square, two numbers in [0, 1); not for rmsprop and sgd."""
 
     def __post_init__(self) -> None:
         require(self.eps > 0, "learn.optimizer.eps", "> 0", self.eps)
@@ -50,7 +50,7 @@ class OptimizerConfig:
         require(has_momentum, "learn.optimizer.momentum", f"0 with {self.type}", self.momentum)
         are_rates = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         require(are_rates, "learn.optimizer.betas", "two numbers in [0, 1)", self.betas)
-        has_betas = self.type in ("adam", "adamw") or tuple(self.betas) == type(self).betas
+        has_betas = self.type in ("adam", "adamw", "laprop") or tuple(self.betas) == type(self).betas
         require(has_betas, "learn.optimizer.betas", f"left at their default with {self.type}", self.betas)
 
 
@@ -67,6 +67,10 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[Tensor], lr: fl
         return torch.optim.SGD(**shared, momentum=config.momentum, fused=True)
     if config.type == "rmsprop":  # torch has no fused one
         return torch.optim.RMSprop(**shared, eps=config.eps, momentum=config.momentum)
+    if config.type == "laprop":
+        from lightning_ding.policy.base.laprop import LaProp
+
+        return LaProp(**shared, betas=(config.betas[0], config.betas[1]), eps=config.eps)
     kind = torch.optim.AdamW if config.type == "adamw" else torch.optim.Adam
     return kind(**shared, betas=(config.betas[0], config.betas[1]), eps=config.eps, fused=True)
 

@@ -298,6 +298,8 @@ class Policy(LightningModule, AttributesAndModes, Generic[ConfigT]):
         if self.on_policy and self.normaliser.is_on:
             self.normaliser.update(batch)  # after the update, because the policy acted without it
         self.progress.train_iter += not self.on_policy  # on-policy algorithms count their minibatches themselves
+        if self.updater.resets is not None:
+            self.updater.resets.after_update()
         if "priority" in report and not guard.look():  # the buffer waits for the device anyway
             del report["priority"]  # it is not finite either; the transitions keep their priorities
         return report

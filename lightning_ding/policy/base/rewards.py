@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding import nested
@@ -80,6 +81,8 @@ class RewardLearner:
         policy.reward_model = self.model
         policy.reward_model_loss = self.reward_model_loss  # so that a non-finite update can be made again
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if not trained:
+            return
         policy.updater.optimizers.append(make_optimizer(OptimizerConfig(), trained, config.learning_rate))
         self._index = len(policy.updater.optimizers) - 1
         policy.updater.unscheduled.add(self._index)  # learn.lr_scheduler belongs to the policy's network
@@ -96,24 +99,32 @@ class RewardLearner:
 
     # ------------------------------------------------------------------ learning
 
-    def collect_data(self, transitions: Mapping[str, Any]) -> None:
+    def collect_data(self, transitions: Mapping[str, Any]) -> NDArray[Any] | None:
         """Keep S collected transitions to learn from, and add them to the model's statistics; all ranks call it.
 
         Args:
             transitions: Tensors with leading axis S, as they are stored, those of an env in chronological order:
                 ``obs``, ``action``, ``next_obs``, ``reward``, ``env_id``.
+
+        Returns:
+            The rewards to store, shape (S,), of a model that gives them once; None for those of the env.
         """
         if self.model.trains_once:
-            return
+            return None
         names, kind = (*KEPT, *self.model.needs), self.model.config.type
         missing = [name for name in names if name not in transitions]
         allowed = f"None with {type(self._policy).__name__}, whose transitions have no {' and no '.join(missing)}"
         require(not missing, "reward_model.type", allowed, kind)
         new: Any = nested.to({name: transitions[name] for name in (*names, "env_id")}, self._policy.device)
+        if self.model.rewards_once:
+            self.begin()
+            rewards: Tensor = self.model.rewards_of(self._seen(new))
+            return rewards.to(transitions["reward"].dtype).numpy()
         self.model.add(self._seen(new))
         kept = {name: new[name] for name in names}
         self._window = kept if self._window is None else nested.concatenate([self._window, kept])
         self._new += nested.length(kept)
+        return None
 
     def train(self) -> None:
         """Make the updates of the model that ``update_per_collect`` asks for; all ranks call it.
@@ -217,7 +228,9 @@ class RewardLearner:
             rollout: The rollout as it was collected, leading axis S.
             normal: The same with normalised observations and rewards.
         """
-        self.collect_data(rollout)
+        own = self.collect_data(rollout)
+        if own is not None:
+            return self.estimate({**normal, "reward": torch.from_numpy(own).to(normal["reward"])})
         if self.model.trains_first:
             self.train()
             return self.estimate(normal)

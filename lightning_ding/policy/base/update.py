@@ -77,6 +77,8 @@ class Updater:
         """How gradients are clipped, unless an algorithm says otherwise."""
         self.notes: RoundNotes | None = None
         """Notes of the updates of an observed round; None in all other rounds."""
+        self.constrained: dict[int, list[Any]] = {}  # layers whose weights a step has to restrict again, by its index
+        self.resets: Any = None  # the Resets of networks during the run; None for none
         self._policy, self._progress = policy, progress
         self._compiles = config.compile
         self.compiler: Compiler | None = None
@@ -184,6 +186,8 @@ class Updater:
             stepper.step(gradients)
             if trainer is not None:
                 count_optimizer_step(trainer)
+        for layer in self.constrained.get(index, ()):
+            layer.after_step()
         optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
         torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
 

@@ -28,7 +28,6 @@ from lightning_ding.policy.teams.team_q import (
     TeamQLearnConfig,
     TeamQModelConfig,
     TeamQPolicy,
-    take,
 )
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.teams import global_state
@@ -91,16 +90,17 @@ class QTRANPolicy(TeamQPolicy[QTRANConfig]):
         ``nopt_loss``.
         """
         steps, learn = self._steps(batch), self.config.learn
-        logit, feature, alive = steps.output["logit"][:-1], steps.output["feature"][:-1], steps.alive[:-1]
-        state, best = global_state(steps.now), steps.greedy[:-1]
+        feature, alive, state = steps.output["feature"], steps.alive[:-1], global_state(steps.now)
+        best = self._greedy(steps.output["logit"].detach(), steps.now)
         joint = self.model.joint(feature, batch["action"], alive, state)
         with torch.no_grad():
-            after = (steps.target["feature"], steps.following, steps.alive, global_state(steps.obs))
+            after = (steps.target["feature"], steps.following, steps.alive[1:], global_state(steps.after))
             target = self._targets_of(batch, steps, self.target_model.joint(*after))
             joint_of_best = self.model.joint(feature, best, alive, state)
         of_state = self.model.joint.of_state(state)
-        best_gap = self.model.mix(take(logit, best) * alive, steps.now) - joint_of_best + of_state
-        gap = self.model.mix(self._chosen(steps.output["logit"], batch, steps), steps.now) - joint.detach() + of_state
+        best_gap = self.model.mix(self._chosen(steps, "logit", best), steps.now) - joint_of_best + of_state
+        chosen = self._chosen(steps, "logit", batch["action"])
+        gap = self.model.mix(chosen, steps.now) - joint.detach() + of_state
         zeros = torch.zeros_like(gap)
         td_loss = self._td_loss(batch, steps, joint, target)
         opt_loss = self._td_loss(batch, steps, best_gap, zeros)

@@ -78,8 +78,8 @@ class TeamQLearnConfig(QLearningLearnConfig):
 class TeamQCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
-    n_sample: int = 32
-    """Transitions of a round on each rank, >= 1."""
+    n_sample: int | None = 32
+    """Transitions of a round on each rank, >= 1; None with n_episode."""
     unroll_len: int = 1
     """Steps of a collected item; only 1, because the buffer draws the sequences, see learn_unroll_len."""
 
@@ -147,22 +147,23 @@ class TeamQBatch(TypedDict, total=False):
 
 
 class Steps(NamedTuple):
-    """What the networks say of the observations of a minibatch, also of those after the last step."""
+    """What the networks say of the observations before and after the steps of a minibatch."""
 
-    obs: dict[str, Tensor]
-    """Observations, leading axes (T + 1, B)."""
     now: dict[str, Tensor]
     """Observations before the steps, leading axes (T, B)."""
+    after: dict[str, Tensor]
+    """Observations after the steps, leading axes (T, B)."""
     alive: Tensor
-    """1 for agents that are in the episode, else 0, shape (T + 1, B, N)."""
+    """1 for agents that are in the episode, else 0, before the steps and after the last one, shape (T + 1, B, N)."""
     output: dict[str, Tensor]
-    """Output of the network, leading axes (T + 1, B)."""
+    """Output of the network before the steps, leading axes (T, B); with gradient for those that are learned from."""
+    later: dict[str, Tensor]
+    """Output of the network after the steps, without gradient, leading axes (T, B)."""
     target: dict[str, Tensor]
-    """Output of the target network, without gradient, leading axes (T + 1, B)."""
-    greedy: Tensor
-    """Best actions by the network, shape (T + 1, B, N)."""
+    """Output of the target network after the steps, without gradient, leading axes (T, B)."""
     following: Tensor
-    """Actions whose target value is bootstrapped from: ``greedy``, or the target's without ``double_q``."""
+    """Actions after the steps, shape (T, B, N), whose target value is bootstrapped from: the best ones by the network,
+    or by the target network without ``double_q``."""
 
 
 TeamConfigT = TypeVar("TeamConfigT", bound=TeamQConfig)
@@ -222,7 +223,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
             ``priority`` also ``priority`` (B,).
         """
         steps = self._steps(batch)
-        prediction = self.model.mix(self._chosen(steps.output["logit"], batch, steps), steps.now)
+        prediction = self.model.mix(self._chosen(steps, "logit", batch["action"]), steps.now)
         target = self._targets(batch, steps, "logit", self.target_model.mix)
         return self._result(batch, steps, prediction, target, self._td_loss(batch, steps, prediction, target))
 
@@ -230,19 +231,38 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
 
     def _steps(self, batch: TeamQBatch) -> Steps:
         """Return what both networks say of a minibatch."""
-        first = nested.index(batch["obs"], slice(1))
-        obs: Any = nested.concatenate([first, batch["next_obs"]])  # of T + 1 steps
-        output = self.model(obs, batch["recurrent_state"])
+        now, after, state = batch["obs"], batch["next_obs"], batch["recurrent_state"]
+        obs: Any = nested.concatenate([nested.index(now, slice(1)), after])  # of T + 1 steps
+        output, later = self._outputs(obs, state)
         with torch.no_grad():
-            target = self.target_model(obs, batch["recurrent_state"])
-        greedy = self._greedy(output["logit"].detach(), obs)
-        following = greedy if self.config.learn.double_q else self._greedy(target["logit"], obs)
-        return Steps(obs, batch["obs"], teams.alive(obs), output, target, greedy, following)
+            if self.config.model.core.type is None:
+                target = self.target_model(after, state)
+            else:
+                target = nested.index(_of_steps(self.target_model(obs, state)), slice(1, None))
+        following = self._greedy((later if self.config.learn.double_q else target)["logit"], after)
+        return Steps(now, after, teams.alive(obs), output, later, target, following)
+
+    def _outputs(self, obs: dict[str, Tensor], state: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the network's output before the steps, and that after them without gradient.
+
+        Agents without memory see each step by itself, so only those that are learned from need a gradient.
+        """
+        if self.config.model.core.type is None:
+            length = self._unroll_len()
+            learned = _of_steps(self.model(nested.index(obs, slice(length)), state))
+            with torch.no_grad():
+                later = _of_steps(self.model(nested.index(obs, slice(length, None)), state))
+            if length == self.config.nstep == 1:
+                return learned, later
+            output: Any = nested.concatenate([learned, later])
+        else:
+            output = _of_steps(self.model(obs, state))
+        return nested.index(output, slice(-1)), nested.apply(lambda x: x[1:].detach(), output)
 
     @staticmethod
-    def _chosen(logit: Tensor, batch: TeamQBatch, steps: Steps) -> Tensor:
-        """Return the values of the actions that were taken, 0 of agents that have left, shape (T, B, N)."""
-        return take(logit[:-1], batch["action"]) * steps.alive[:-1]
+    def _chosen(steps: Steps, name: str, action: Tensor) -> Tensor:
+        """Return the values of actions, shape (T, B, N), 0 of agents that have left; ``name`` is that in the output."""
+        return take(steps.output[name], action) * steps.alive[:-1]
 
     @torch.no_grad()
     def _targets(self, batch: TeamQBatch, steps: Steps, name: str, mix: Any) -> Tensor:
@@ -252,16 +272,17 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
             batch: The minibatch.
             steps: What the networks say of it.
             name: Entry of the target network's output with the values of the agents' actions.
-            mix: Maps values (T + 1, B, N) and observations to the values that are bootstrapped from.
+            mix: Maps values (T, B, N) and observations to the values that are bootstrapped from.
         """
-        value: Tensor = mix(take(steps.target[name], steps.following) * steps.alive, steps.obs)
+        value: Tensor = mix(take(steps.target[name], steps.following) * steps.alive[1:], steps.after)
         return self._targets_of(batch, steps, value)
 
     @torch.no_grad()
     def _targets_of(self, batch: TeamQBatch, steps: Steps, value: Tensor) -> Tensor:
-        """Return the targets for the values of all observations, shape (T + 1, B) or (T + 1, B, N)."""
+        """Return the targets for the values of the observations after the steps, shape (T, B) or (T, B, N)."""
         terminated = torch.zeros_like(batch["terminated"]) if self.config.learn.ignore_done else batch["terminated"]
         columns = (batch["reward"], terminated, batch["mask"])
+        value = torch.cat([torch.zeros_like(value[:1]), value])  # nothing bootstraps from the first observation
         if value.ndim == 2:
             there_is_one = steps.alive.amax(-1)
             return rl.sequence_targets(*columns, value * there_is_one, self.config.discount_factor, self.config.nstep)
@@ -356,3 +377,8 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
 def take(logit: Tensor, action: Tensor) -> Tensor:
     """Return the values of actions, shape (..., N), of values of all actions, shape (..., N, A)."""
     return logit.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def _of_steps(output: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a network's output without the state after the last step."""
+    return {name: values for name, values in output.items() if name != "state"}

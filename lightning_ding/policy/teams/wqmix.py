@@ -23,7 +23,7 @@ from torch import Tensor
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.teams.qmix import QMIXConfig, QMIXModelConfig
-from lightning_ding.policy.teams.team_q import Steps, TeamQBatch, TeamQLearnConfig, TeamQPolicy, take
+from lightning_ding.policy.teams.team_q import Steps, TeamQBatch, TeamQLearnConfig, TeamQPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -81,8 +81,8 @@ class WQMIXPolicy(TeamQPolicy[WQMIXConfig]):
         The metrics are those of :meth:`TeamQPolicy.loss`, of QMIX's value, and ``central_loss``.
         """
         steps = self._steps(batch)
-        prediction = self.model.mix(self._chosen(steps.output["logit"], batch, steps), steps.now)
-        central = self.model.mix_central(self._chosen(steps.output["central"], batch, steps), steps.now)
+        prediction = self.model.mix(self._chosen(steps, "logit", batch["action"]), steps.now)
+        central = self.model.mix_central(self._chosen(steps, "central", batch["action"]), steps.now)
         target = self._targets(batch, steps, "central", self.target_model.mix_central)
         weight = self._weighting(batch, steps, prediction.detach(), target)
         central_loss = self._td_loss(batch, steps, central, target)
@@ -96,8 +96,8 @@ class WQMIXPolicy(TeamQPolicy[WQMIXConfig]):
         if self.config.learn.wqmix_ow:
             is_whole = prediction < target
         else:
-            alive, best = steps.alive[:-1], steps.greedy[:-1]
-            of_best = self.model.mix_central(take(steps.output["central"][:-1], best) * alive, steps.now)
-            is_best = ((batch["action"] == best) | (alive == 0)).all(-1)
+            best = self._greedy(steps.output["logit"], steps.now)
+            of_best = self.model.mix_central(self._chosen(steps, "central", best), steps.now)
+            is_best = ((batch["action"] == best) | (steps.alive[:-1] == 0)).all(-1)
             is_whole = is_best | (target > of_best)
         return torch.where(is_whole, 1.0, self.config.learn.alpha)

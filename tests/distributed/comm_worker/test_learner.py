@@ -153,7 +153,7 @@ def test_errors_are_reported_and_the_next_task_is_asked_for(tmp_path: Path) -> N
     assert Learner(channel=coordinator.channel).start() == 0
     (failed,) = coordinator.said("fail")
     assert (
-        "main.policy must be one that learns from replay, such as 'acer' or 'impala' or 'ppo_offpolicy' of"
+        "main.policy must be one that learns from replay, such as 'acer' or 'impala' or 'ppg_offpolicy' or"
         in failed["error"]
     )
     assert "got 'ppo'" in failed["error"]

@@ -54,6 +54,7 @@ print("done")
 """
 
 
+@pytest.mark.usefixtures("own_fork_server")
 def test_env_processes_import_only_modules_that_the_env_needs() -> None:
     envs: Any = make_vector_env(ModulesEnv, 2, "async", wrappers=[FaultBarrier, Pausable])
     found = envs.call("modules")

@@ -184,12 +184,12 @@ def test_agent_that_is_truncated_alone_is_an_error_or_leaves() -> None:
     assert (last[0]["alive"].tolist(), last[2:4]) == ([1, 0, 1], (False, True))
 
 
-def test_info_has_the_return_of_each_agent_at_the_end() -> None:
-    *before, last = play(team(leaves={"c": 1}), 4)
-    assert all("return_a" not in step[4] for step in before)
-    rewards = sum(step[0]["agent_reward"].astype(np.float64) for step in [*before, last])
-    assert [last[4][f"return_{one}"] for one in "abc"] == pytest.approx(rewards.tolist())
-    assert sum(last[4].values()) == pytest.approx(sum(step[1] for step in [*before, last]))
+def test_info_of_each_step_has_the_return_of_each_agent_so_far() -> None:
+    steps = play(team(leaves={"c": 1}), 4)
+    rewards = np.cumsum([step[0]["agent_reward"].astype(np.float64) for step in steps], 0)
+    for so_far, step in zip(rewards, steps, strict=True):
+        assert [step[4][f"return_{one}"] for one in "abc"] == pytest.approx(so_far.tolist())
+    assert sum(steps[-1][4].values()) == pytest.approx(sum(step[1] for step in steps))
 
 
 # ---------------------------------------------------------------------------------------------------- names

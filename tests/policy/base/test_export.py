@@ -18,7 +18,7 @@ from lightning_ding import nested
 from lightning_ding.config import to_dict
 from lightning_ding.envs.teams.games import TwoStepGame
 from lightning_ding.policy import DQNPolicy, DTPolicy, Policy, create_policy, load_policy
-from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_policy
+from tests.algorithms.table import ALGORITHMS, LAYERS, TEAMS, VARIANTS, make_policy
 from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, OBSERVATIONS
 from tests.toys.reference_policies import PlainDQN
 
@@ -124,7 +124,7 @@ def test_actions_and_observations_of_other_spaces_are_exported(
 
 @pytest.mark.parametrize("name", ["dqn", "sac", "r2d2", "r2d2-gtrxl"])
 def test_program_of_torch_export_acts_as_the_policy(name: str, tmp_path: Path) -> None:
-    env = gym.make((ALGORITHMS | VARIANTS)[name].env_id)
+    env = gym.make((ALGORITHMS | VARIANTS | LAYERS)[name].env_id)
     policy = built(name, env.observation_space, env.action_space)
     program = torch.export.load(policy.export(tmp_path / "policy.pt2", format="torch_export")).module()
     obs = torch.randn(5, *(env.observation_space.shape or ()))
@@ -161,9 +161,9 @@ def test_policy_on_another_device_is_exported_as_from_the_cpu(
     assert {x.device.type for x in policy.state_dict().values()} == {policy.device.type} == {"meta"}
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, *VARIANTS, "dt"])
+@pytest.mark.parametrize("name", [*ALGORITHMS, *VARIANTS, *LAYERS, "dt"])
 def test_policy_is_read_from_safetensors(name: str, tmp_path: Path) -> None:
-    env = gym.make("CartPole-v1" if name == "dt" else (ALGORITHMS | VARIANTS)[name].env_id)
+    env = gym.make("CartPole-v1" if name == "dt" else (ALGORITHMS | VARIANTS | LAYERS)[name].env_id)
     if name == "dt":
         policy: Policy[Any] = DTPolicy({"context_len": 3}).build(env.observation_space, env.action_space)
     else:

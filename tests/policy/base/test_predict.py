@@ -43,7 +43,9 @@ def test_every_algorithm_acts_in_its_env_without_further_conversion(name: str, t
     env.close()
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("r2d2", "r2d3", "ngu", "recurrent_ppo")])
+@pytest.mark.parametrize(
+    "name", [name for name in ALGORITHMS if name not in ("r2d2", "r2d3", "ngu", "recurrent_ppo", "dreamerv3")]
+)
 def test_prediction_is_that_of_the_eval_mode(name: str) -> None:
     env = gym.make(ALGORITHMS[name].env_id)
     policy = make_policy(name).build(env.observation_space, env.action_space)
@@ -112,7 +114,7 @@ def test_exploration_is_that_of_the_run() -> None:
 
 
 class TestMemory:
-    @pytest.mark.parametrize("name", ["r2d2", "r2d2-gtrxl"])
+    @pytest.mark.parametrize("name", ["r2d2", "r2d2-gtrxl", "dreamerv3"])
     def test_actor_remembers_and_forgets_by_env(self, name: str) -> None:
         torch.manual_seed(0)
         policy: Any = make_policy(name).build(VECTOR, spaces.Discrete(50))
