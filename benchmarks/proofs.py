@@ -152,10 +152,6 @@ NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that M
     },
     "collect": {"n_sample": 2048},
 }
-UNTIL_IT_FALLS = {
-    "dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"},
-    "learn": {"update_per_collect": 40, "target_entropy": -0.05},  # the target entropy is that of the authors
-}
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 PROOFS = {
@@ -233,8 +229,6 @@ PROOFS = {
     "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
     "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
     "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, algorithm="sac"),
-    "sac_inverted_pendulum": Proof("sac", "InvertedPendulum-v5", 10_000, 950, seeds=(0, 1, 2)),
-    "mbpo_inverted_pendulum": Proof("mbpo", "InvertedPendulum-v5", 2_000, 950, UNTIL_IT_FALLS, seeds=(0, 1, 2)),
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
