@@ -205,6 +205,7 @@ PROOFS = {
     "xqc_pendulum": Proof("xqc", "Pendulum-v1", 8_000, -200),
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
+    "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),

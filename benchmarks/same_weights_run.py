@@ -256,6 +256,15 @@ CASES: dict[str, Case] = {
         },
         "Pendulum-v1",
     ),
+    "mbpo": Case(
+        "a model of the env",
+        "mbpo",
+        {
+            "dynamics": {"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [8], "fit_freq": 16, "max_epochs": 3},
+            "rollout": {"batch_size": 20, "length": [[0, 2]]},
+        },
+        "Pendulum-v1",
+    ),
     "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),
     "xqc": Case(
         "unit weights, a reset", "xqc", {"model": {"n_atom": 11}, "learn": {"reset_freq": 9}}, "Pendulum-v1", ranks=2

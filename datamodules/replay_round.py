@@ -49,7 +49,8 @@ class ReplayRound:
         sample_kwargs: Mapping[str, Any],
     ) -> None:
         self.num_batches = num_batches
-        self._buffer = buffer
+        self.buffer = buffer
+        """The buffer."""
         self._batch_size = batch_size
         self._train_iter = train_iter
         self._sample_kwargs = sample_kwargs
@@ -86,11 +87,11 @@ class ReplayRound:
     def _draw_if_enough(self, number: int) -> dict[str, Any] | None:
         """Return a minibatch; None on every rank if the limits of the buffer of one leave too few transitions."""
         options = {"cur_learner_iter": self._train_iter + number, **self._sample_kwargs}
-        if not self._buffer.runs_out:
-            drawn: dict[str, Any] = self._buffer.sample(self._batch_size, **options)
+        if not self.buffer.runs_out:
+            drawn: dict[str, Any] = self.buffer.sample(self._batch_size, **options)
             return drawn
         try:
-            drawn = self._buffer.sample(self._batch_size, **options)
+            drawn = self.buffer.sample(self._batch_size, **options)
             is_enough = True
         except NotEnoughError:
             is_enough = False
@@ -104,7 +105,7 @@ class ReplayRound:
     def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
         """Update the priorities, shape (B,), of a minibatch in the buffer."""
         keys = ("replay_unique_id", "replay_buffer_idx")
-        self._buffer.update({"priority": priority, **{key: batch[key] for key in keys if key in batch}})
+        self.buffer.update({"priority": priority, **{key: batch[key] for key in keys if key in batch}})
 
     def to(self, device: torch.device, non_blocking: bool = False) -> ReplayRound:
         """Move the minibatches to a device (called by Lightning)."""

@@ -23,19 +23,19 @@ from lightning_ding.di_engine.team_keys import OF_TEAMS
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
 TRIPLE = (*PAIR, "system_config")
-MAIN_KEYS = ("exp_name", "env", "policy", "dataset", "reward_model", "seed")
-CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator", "reward_model")
+MAIN_KEYS = ("exp_name", "env", "policy", "dataset", "reward_model", "seed", "world_model")
+CREATE_KEYS = (
+    *("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator", "reward_model"),
+    *("world_model", "imagination_buffer"),
+)
 ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
 ROLES = {"collector": "sample", "evaluator": "interaction", "replay_buffer": "advanced"}
 """The types of workers that ``create_config`` need not name."""
 _PARALLEL = "describe a distributed run in a YAML file for `lightning-ding parallel`"
-_REWARD = "there are no world models here; put a reward of your own into an env wrapper"
 NOVELTY = ("rnd_reward_model", "episodic_reward_model")
 """Sections of NGU's networks of novelty, which are those of its policy here."""
 REFUSED = {
     **dict.fromkeys(NOVELTY, "only ngu has them"),
-    "world_model": _REWARD,
-    "imagination_buffer": _REWARD,
     "learner": _PARALLEL,
     "commander": _PARALLEL,
     "comm_learner": _PARALLEL,

@@ -111,6 +111,24 @@ def serial_pipeline_onpolicy_ppg(
     return train(run, model)
 
 
+def serial_pipeline_dyna(
+    input_cfg: Any,
+    seed: int = 0,
+    env_setting: Sequence[Any] | None = None,
+    model: nn.Module | None = None,
+    max_train_iter: int = UNLIMITED,
+    max_env_step: int = UNLIMITED,
+) -> Policy[Any]:
+    """Train SAC with the world model ``mbpo``, which is MBPO. The arguments are those of :func:`serial_pipeline`.
+
+    Raises:
+        ValueError: If a key or value has no counterpart here, or there is no world model.
+    """
+    run = translate(input_cfg, seed, env_setting, max_train_iter, max_env_step)
+    require(run.policy == "mbpo", "create_config.world_model.type", "'mbpo'", None)
+    return train(run, model)
+
+
 def serial_pipeline_ngu(
     input_cfg: Any,
     seed: int = 0,

@@ -44,6 +44,7 @@ from lightning_ding.di_engine.shared_keys import (
 )
 from lightning_ding.di_engine.team_q_keys import without_mixer
 from lightning_ding.di_engine.teams import as_team, pop_team
+from lightning_ding.di_engine.world_model import as_mbpo, pop_world_model
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
@@ -54,6 +55,7 @@ ENTRIES = (
         "serial",
         "onpolicy",
         "onpolicy_ppg",
+        "dyna",
         "offline",
         "dt",
         "bc",
@@ -187,6 +189,9 @@ def _run_of(
     if team is not None:
         policy, policy_class, config = as_team(deep_merge(implied(family), config), family, team)
         notes.translated.append(f"policy.multi_agent -> the policy {policy}")
+    model = pop_world_model(main, create, family, str(envs.env), notes)
+    if model is not None:
+        policy, policy_class, config = as_mbpo(deep_merge(implied(family), config), model)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     rewards = {**main.get("reward_model", {}), **create.get("reward_model", {})}.get("type")
     late = f"None with {family}, which computes advantages when data are collected"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _SERIAL = (
     "eval",
     "serial_pipeline",
-    *(f"serial_pipeline_{name}" for name in ("ngu", "offline", "onpolicy", "onpolicy_ppg")),
+    *(f"serial_pipeline_{name}" for name in ("dyna", "ngu", "offline", "onpolicy", "onpolicy_ppg")),
 )
 _IMITATION = tuple(
     f"serial_pipeline_{name}"

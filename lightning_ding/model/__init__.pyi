@@ -13,6 +13,7 @@ from .discrete_qac import DiscreteQAC as DiscreteQAC
 from .dqn import DQN as DQN
 from .dreamerv3 import DreamerV3 as DreamerV3
 from .drqn import DRQN as DRQN
+from .dynamics import DynamicsEnsemble as DynamicsEnsemble
 from .encoder import MLPEncoder as MLPEncoder, create_encoder as create_encoder
 from .ensemble import EnsembleMLP as EnsembleMLP
 from .factory import create_model as create_model

@@ -32,6 +32,7 @@ from .impala import IMPALAConfig as IMPALAConfig, IMPALAPolicy as IMPALAPolicy
 from .iql import IQLConfig as IQLConfig, IQLPolicy as IQLPolicy
 from .iqn import IQNConfig as IQNConfig, IQNPolicy as IQNPolicy
 from .load import load_policy as load_policy
+from .mbpo import MBPOConfig as MBPOConfig, MBPOPolicy as MBPOPolicy
 from .mdqn import MDQNConfig as MDQNConfig, MDQNPolicy as MDQNPolicy
 from .ngu import NGUConfig as NGUConfig, NGUPolicy as NGUPolicy
 from .pdqn import PDQNConfig as PDQNConfig, PDQNPolicy as PDQNPolicy

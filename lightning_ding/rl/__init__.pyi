@@ -33,6 +33,14 @@ from .distributions import (
     squashed_gaussian_log_prob as squashed_gaussian_log_prob,
     squashed_gaussian_sample as squashed_gaussian_sample,
 )
+from .dynamics import (
+    gaussian_nll as gaussian_nll,
+    hopper_terminated as hopper_terminated,
+    inverted_pendulum_terminated as inverted_pendulum_terminated,
+    never_terminated as never_terminated,
+    softly_bounded as softly_bounded,
+    walker2d_terminated as walker2d_terminated,
+)
 from .exploration import (
     discrete_counts as discrete_counts,
     epsilon_greedy as epsilon_greedy,

@@ -8,6 +8,7 @@ from .buffer import (
     EpisodeReplayBuffer as EpisodeReplayBuffer,
     HERReplayBuffer as HERReplayBuffer,
     IBuffer as IBuffer,
+    ImaginationReplayBuffer as ImaginationReplayBuffer,
     NaiveReplayBuffer as NaiveReplayBuffer,
     NotEnoughError as NotEnoughError,
     PrioritisedSequenceReplayBuffer as PrioritisedSequenceReplayBuffer,

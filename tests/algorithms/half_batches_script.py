@@ -58,6 +58,7 @@ SHAPES: dict[str, Any] = {
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
+    "mbpo": {},  # no priorities
     "dreamerv3": {},
     "bc": {},
     "dt": {},

@@ -59,6 +59,14 @@ XQC: Config = {"model": {"critic_head_layer_num": 1, "n_atom": 11}, "learn": {"r
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
+SHORT_MBPO: Config = {
+    "dynamics": {
+        **{"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [8], "batch_size": 8, "fit_freq": 16},
+        "max_epochs": 2,
+    },
+    "rollout": {"batch_size": 10, "length": [[0, 2]]},
+}
+
 TEAM, LINE = "lightning_ding.envs.teams.games.TwoStepGame", "lightning_ding.envs.teams.line.CoverGame"
 TEAM_Q = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"learning_rate": 1e-3}})
 TEAM_ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}})
@@ -119,6 +127,7 @@ ALGORITHMS = {
         "Pendulum-v1",
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
+    "mbpo": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, SHORT_MBPO)),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
     "ppo": Algorithm(config=PPO),

@@ -101,6 +101,14 @@ SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 WIDE_SUPPORT: Config = {"v_min": -10.0, "v_max": 10.0}
 SMALL_XQC: Config = {"model": {"critic_head_hidden_size": 64, "critic_head_layer_num": 1, "actor_head_hidden_size": 64}}
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
+FEW_ROLLOUTS: Config = {
+    "dynamics": {
+        **{"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [32, 32], "batch_size": 32, "learning_rate": 0.003},
+        **{"max_epochs_since_update": 20, "max_epochs": 100},
+    },
+    "rollout": {"batch_size": 2000, "random_action_share": 0.5},
+}
+OF_ENSEMBLES = "an ensemble of seven networks of four layers of 200 units takes minutes"
 SMALL_VAE: Config = {"model": {"vae_hidden_size_list": [64, 64]}}
 OF_VAE = "an auto-encoder of 750 units takes 30 ms an update"
 OF_WIDE_CRITICS = "critics of 2,048 units take 0.3 seconds an update"
@@ -152,6 +160,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "sac": Run(1600, slow=True),
     "tqc": Run(1600, slow=True),
     "redq": Run(1040, slow=True),
+    "mbpo": Run(1040, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1040, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1600, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
@@ -178,6 +187,7 @@ OF_BETA = "with its own beta it stays near random data, at 0.8"
 PARTS: dict[str, Run | str] = {
     **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
+    "mbpo": "its observations are a single vector",
     "recurrent_ppo": Run(12_288, slow=True),
     "dreamerv3": OF_WORLDS,
     "iql": Run(500, SHARP, OF_BETA, slow=True),
@@ -214,6 +224,7 @@ GOALS: dict[str, Run | str] = {
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
+    "mbpo": "its model of the env does not know that goals are replaced",
     **without(OFFLINE, "it learns from a data set, which hindsight replay refuses"),
     **{
         name: Run(4000, HINDSIGHT, OF_HINDSIGHT, slow=True)
@@ -283,6 +294,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(1300, slow=True),
     "tqc": Run(1150, slow=True),
     "redq": Run(1020, slow=True),
+    "mbpo": Run(1020, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1300, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
@@ -341,6 +353,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     "sac": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "tqc": Run(2000, NO_ENTROPY, OF_ENTROPY),
     "redq": Run(1050, NO_ENTROPY, OF_ENTROPY),
+    "mbpo": Run(1050, deep_merge(NO_ENTROPY, FEW_ROLLOUTS), f"{OF_ENTROPY}; {OF_ENSEMBLES}", slow=True),
     "rlpd": Run(1050, NO_ENTROPY, OF_ENTROPY),
     "crossq": Run(
         2000,

@@ -72,9 +72,7 @@ def test_source_of_another_type_is_refused(source: Any) -> None:
         translate(source)
 
 
-@pytest.mark.parametrize(
-    ("key", "why"), [("rnd_reward_model", "only ngu has them"), ("world_model", "there are no world models")]
-)
+@pytest.mark.parametrize(("key", "why"), [("rnd_reward_model", "only ngu has them"), ("learner", "describe a dist")])
 def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str, why: str) -> None:
     main, create = pair_of("dqn")
     with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: {why}"):
@@ -311,8 +309,8 @@ def test_defaults_are_left_out_of_the_config() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="lightning-ding parallel"):
         translate((*pair_of("dqn"), {}))
-    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'mbpo'"):
-        translate(pair_of("mbpo"))
+    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'mbsac'"):
+        translate(pair_of("mbsac"))
     with pytest.raises(TypeError, match=r"'learn.batch_size' must be int, got str"):
         translate(pair_of("dqn", {"learn": {"batch_size": "64"}}))
 
@@ -327,3 +325,54 @@ def test_a_seed_in_the_config_that_another_one_replaces_is_named() -> None:
     main, create = pair_of("dqn")
     assert "seed = 5 has no effect: the seed of the run is 1" in translate(({**main, "seed": 5}, create), 1).warnings
     assert not any(line.startswith("seed") for line in translate(({**main, "seed": 5}, create), 5).warnings)
+
+
+def dyna(**world_model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the pair of dizoo's pendulum_sac_mbpo_config.py, with fewer keys."""
+    schedule = {"type": "linear", "rollout_start_step": 2000, "rollout_end_step": 15_000}
+    schedule |= {"rollout_length_min": 1, "rollout_length_max": 5}
+    network = {"ensemble_size": 5, "elite_size": 3, "state_size": 3, "hidden_size": 100, "use_decay": True}
+    section = {"train_freq": 100, "cuda": False, "rollout_length_scheduler": schedule, "model": network, **world_model}
+    section["other"] = {"rollout_batch_size": 10_000, "imagination_buffer": {"replay_buffer_size": 600_000}}
+    model = {"obs_shape": 3, "action_shape": 1}
+    policy = {"random_collect_size": 1000, "model": model, "learn": {"auto_alpha": False}, "collect": {"n_sample": 1}}
+    main = {"exp_name": "dyna", "env": {"collector_env_num": 2, "evaluator_env_num": 1}, "policy": policy}
+    create = {"env": {"type": "mbpendulum"}, "policy": {"type": "sac"}, "world_model": {"type": "mbpo"}}
+    create |= {"replay_buffer": {"type": "naive"}, "imagination_buffer": {"type": "elastic"}}
+    return main | {"world_model": section}, create
+
+
+def test_sac_with_the_world_model_mbpo_is_mbpo() -> None:
+    run = translate(dyna(), entry="dyna")
+    assert run.policy == "mbpo"
+    config: Any = run.policy_class(run.policy_config).config
+    dynamics, rollout = config.dynamics, config.rollout
+    assert (dynamics.ensemble_num, dynamics.elite_num, dynamics.fit_freq) == (5, 3, 100)
+    assert list(dynamics.hidden_size_list) == [100] * 4
+    assert dynamics.weight_decay == 5e-5
+    assert dynamics.terminated_fn == "lightning_ding.rl.dynamics.never_terminated"
+    assert (rollout.batch_size, rollout.deterministic, rollout.retain) == (10_000, True, 4)
+    assert [list(point) for point in rollout.length] == [[2000, 1], [15_000, 5]]
+    assert config.learn.real_ratio == 0.05
+    assert any("imagination_buffer.replay_buffer_size = 600000 has no effect" in line for line in run.warnings)
+    constant = {"type": "constant", "rollout_length": 3}
+    policy = translate(dyna(rollout_length_scheduler=constant), entry="dyna").policy_config
+    assert policy["rollout"]["length"] == [[0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"type": "ddppo"}, "create_config.world_model.type must be 'mbpo'"),
+        (
+            {"type": "mbpo", "gradient_model": True},
+            r"world_model must be one with the keys .* got \['gradient_model'\]",
+        ),
+    ],
+)
+def test_another_world_model_is_refused(change: dict[str, Any], message: str) -> None:
+    main, create = dyna()
+    with pytest.raises(ValueError, match=message):
+        translate((main, create | {"world_model": change}))
+    with pytest.raises(ValueError, match=r"create_config.policy.type must be 'sac' with"):
+        translate((main, create | {"policy": {"type": "td3"}}))

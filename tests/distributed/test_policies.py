@@ -46,6 +46,7 @@ TEAMS = dict.fromkeys(
 )
 DATA = {"awac", "bc", "bcq", "calql", "cql", "discrete_cql", "dt", "edac", "iql", "td3_bc"}
 DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
+IMAGINES = {"mbpo"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
@@ -66,7 +67,7 @@ def refusal(policy: dict[str, Any]) -> str:
 
 
 def test_every_policy_either_runs_or_is_refused() -> None:
-    assert of_package() == RUN | DATA | DEMONSTRATIONS | ON_POLICY
+    assert of_package() == RUN | DATA | DEMONSTRATIONS | IMAGINES | ON_POLICY
     assert set(known_policies()) & of_package() == RUN
 
 
@@ -75,10 +76,12 @@ def test_policy_that_runs_passes_the_check(name: str) -> None:
     check(resolve(ParallelConfig, {"main": {"policy": {"type": name}}}))
 
 
-@pytest.mark.parametrize("name", sorted(DATA | DEMONSTRATIONS))
+@pytest.mark.parametrize("name", sorted(DATA | DEMONSTRATIONS | IMAGINES))
 def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_run(name: str) -> None:
     found = refusal({"type": name})
     where = "its data set" if name in DATA else "data.demonstrations"
+    if name in IMAGINES:
+        where = "a model of the env, which a replay buffer next to it trains"
     assert found.endswith(f" in a distributed run (`lightning-ding fit` trains this one on {where}), got {name!r}")
     names = found.removeprefix("main.policy must be one of ").partition(" in a distributed run")[0].split(", ")
     assert set(names) & of_package() == RUN

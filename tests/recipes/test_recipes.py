@@ -67,6 +67,7 @@ PENDULUM = {
     "d4pg": -200,
     "tqc": -200,
     "redq": -200,
+    "mbpo": -200,
     "crossq": -200,
     "xqc": -200,
     "rlpd": -200,

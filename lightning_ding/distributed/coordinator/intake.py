@@ -370,6 +370,7 @@ def check_policy(policy: Mapping[str, Any]) -> None:
     these = f"one of {', '.join(known_policies())} in a distributed run (`lightning-ding fit` trains this one on "
     require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
     require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
+    require(not _imagines(found), NAME, f"{these}a model of the env, which a replay buffer next to it trains)", kind)
     made = create_policy(policy, enable_field=["command"])
     counted = "None in a distributed run, which counts transitions"
     require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
@@ -388,12 +389,17 @@ def known_policies() -> list[str]:
         set()
     """
     fits = {name for name, one in _classes().items() if not one.on_policy and one.trains_on == "envs"}
-    return sorted(name for name in fits if _demonstrations(_classes()[name]) in TAKEN)
+    kinds = {name: _classes()[name] for name in fits}
+    return sorted(name for name, one in kinds.items() if _demonstrations(one) in TAKEN and not _imagines(one))
 
 
 def _like_on_policy() -> list[str]:
     """Return the registered policies that belong to the on-policy family and nevertheless learn from replay."""
     return [name for name in known_policies() if issubclass(_classes()[name], OnPolicyPolicy)]
+
+
+def _imagines(found: Any) -> bool:
+    return bool(getattr(found, "imagines", False))
 
 
 def _demonstrations(found: Any) -> str:
