@@ -30,7 +30,7 @@ MakeTrainer = Callable[..., Trainer]
 ROOT = Path(__file__).parents[1]
 
 # Each Trainer reads the metadata of all installed packages, which takes 5 ms
-registry.entry_points = functools.cache(registry.entry_points)  # type: ignore[attr-defined]
+registry.entry_points = functools.cache(registry.entry_points)  # type: ignore[attr-defined, assignment]
 for _device in (torch.cuda, torch.xpu, torch.mtia):
     if not _device.is_available():  # torch.manual_seed would record the call stack for the day that there is one
         _device.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ def handled_ctrl_c() -> Iterator[None]:
 @pytest.fixture
 def own_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let env processes come from a new fork server that imports what it imports in a program of a user."""
-    monkeypatch.setattr(forkserver._forkserver, "_preload_modules", processes.PRELOADED)  # type: ignore[attr-defined]
+    monkeypatch.setattr(forkserver._forkserver, "_preload_modules", processes.PRELOADED)
     monkeypatch.setattr(processes, "_owner", [os.getpid()])
     processes.end_fork_server()
     yield
