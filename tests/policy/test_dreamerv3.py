@@ -176,7 +176,7 @@ class TestLosses:
             latent = policy.world_losses(batch)[0][-3:]
             losses, returns, _ = policy.behaviour_losses(batch, latent, slice(-3, None))
             expected, slow_returns = slow_behaviour(policy, batch, latent)
-        assert_close(returns, slow_returns)
+        assert_close(returns, torch.where(batch["mask"][-3:].flatten(), slow_returns, torch.nan), equal_nan=True)
         assert {name: one.item() for name, one in losses.items()} == pytest.approx(expected, rel=1e-4)
 
     def test_imagination_has_no_gradient_and_the_replayed_values_have_one(self) -> None:
@@ -199,6 +199,16 @@ class TestLosses:
         ):
             assert_close(slow, 0.98 * old + 0.02 * new)
         assert policy.return_statistics.high != 0
+
+    def test_returns_from_padding_do_not_count_in_the_range_of_returns(self) -> None:
+        policy = make(horizon=1)
+        policy.model.bins.mul_(0).add_(torch.linspace(-1, 1, 31))
+        batch = policy.prepare(data())
+        returns = policy.loss(batch)[1]["returns"].view(T + 1, B)
+        assert returns.isfinite().tolist() == batch["mask"].tolist()  # one row of the second sequence is padding
+        policy.learn_mode.forward(batch)
+        finite = returns[batch["mask"]]
+        assert_close(policy.return_statistics.low, 0.01 * torch.quantile(finite, 0.05))
 
 
 def slow_behaviour(policy: Any, batch: Config, latent: Tensor) -> tuple[dict[str, float], Tensor]:
