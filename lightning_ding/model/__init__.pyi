@@ -10,6 +10,7 @@ from .c51 import C51DQN as C51DQN
 from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
 from .discrete_qac import DiscreteQAC as DiscreteQAC
+from .distribution_head import DistributionHead as DistributionHead
 from .dqn import DQN as DQN
 from .dreamerv3 import DreamerV3 as DreamerV3
 from .drqn import DRQN as DRQN
@@ -20,7 +21,6 @@ from .fqf import FQF as FQF
 from .gtrxl import GTrXLCore as GTrXLCore
 from .heads import (
     DiscreteHead as DiscreteHead,
-    DistributionHead as DistributionHead,
     DuelingHead as DuelingHead,
     MultiHead as MultiHead,
 )
