@@ -6,11 +6,10 @@ from .actor import (
 )
 from .bcq import BCQ as BCQ, ActionVAE as ActionVAE
 from .bdq import BDQ as BDQ
-from .c51 import C51DQN as C51DQN
+from .c51 import C51DQN as C51DQN, DistributionHead as DistributionHead
 from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
 from .discrete_qac import DiscreteQAC as DiscreteQAC
-from .distribution_head import DistributionHead as DistributionHead
 from .dqn import DQN as DQN
 from .dreamerv3 import DreamerV3 as DreamerV3
 from .drqn import DRQN as DRQN

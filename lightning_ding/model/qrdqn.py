@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.distribution_head import DistributionHead
+from lightning_ding.model.c51 import DistributionHead
 from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.heads import check_action_shape, head_size
 from lightning_ding.registry import MODEL_REGISTRY
