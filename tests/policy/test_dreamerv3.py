@@ -151,7 +151,7 @@ class TestWorldModel:
 
     def test_first_weights_are_those_of_the_paper(self) -> None:
         torch.manual_seed(0)
-        network = DreamerV3(4, 2)
+        network: Any = DreamerV3(4, 2)
         for head in (network.reward[-1], network.critic[-1]):  # so that rewards and values are 0 at first
             assert not head.weight.any()
             assert not head.bias.any()
