@@ -6,7 +6,7 @@ from .actor import (
 )
 from .bcq import BCQ as BCQ, ActionVAE as ActionVAE
 from .bdq import BDQ as BDQ
-from .c51 import C51DQN as C51DQN
+from .c51 import C51DQN as C51DQN, DistributionHead as DistributionHead
 from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
 from .discrete_qac import DiscreteQAC as DiscreteQAC
@@ -21,7 +21,6 @@ from .fqf import FQF as FQF
 from .gtrxl import GTrXLCore as GTrXLCore
 from .heads import (
     DiscreteHead as DiscreteHead,
-    DistributionHead as DistributionHead,
     DuelingHead as DuelingHead,
     MultiHead as MultiHead,
 )

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
+from lightning_ding.model.c51 import DistributionHead
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import DistributionHead, check_action_shape, head_size
+from lightning_ding.model.heads import check_action_shape, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 

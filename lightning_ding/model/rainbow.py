@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.c51 import categorical_output, make_support
+from lightning_ding.model.c51 import categorical_output, duel, make_support
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import check_action_shape, duel, full_precision, head_size
+from lightning_ding.model.heads import check_action_shape, full_precision, head_size
 from lightning_ding.model.mlp import activation_function
 from lightning_ding.registry import MODEL_REGISTRY
 

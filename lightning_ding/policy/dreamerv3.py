@@ -267,6 +267,8 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
         """Return the losses of the actor and the critic (eq. 7 to 11), imagined returns, and metrics to report.
 
+        Returns from padding are NaN, so that they do not count in the range of returns.
+
         Args:
             batch: The minibatch.
             latent: Latent states to imagine from, shape (K, B, Z).
@@ -300,7 +302,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             "entropy": entropy.detach().mean(),
             "return_scale": self.return_statistics.scale,
         }
-        return losses, returns, report
+        return losses, torch.where(real.flatten(), returns, torch.nan), report
 
     def _imagine(self, batch: DreamerV3Batch, start: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return imagined latent states (H + 1, N, Z), actions (H, N), and rewards and continuations (H + 1, N).

@@ -220,7 +220,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             return data  # the target's noise changes with every update
         data = self._with_discount(data)
         num_updates, batch_size = data["reward"].shape
-        changes = self._target_update.changes_within(self.progress.train_iter, num_updates)
+        update, is_reset = self._target_update, self.updater.resets is not None  # with resets it may change at any time
+        changes = is_reset or update.changes_within(self.progress.train_iter, num_updates)
         if changes or self._is_joint(()) or num_updates * batch_size > LARGEST_FORWARD:
             return data
         with torch.no_grad(), self._target_in_eval_mode:

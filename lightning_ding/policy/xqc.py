@@ -8,8 +8,9 @@ datamodule divides them by the standard deviation of the discounted return.
 With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2`` it is SimBa v2 (Lee et al. 2025).
 
 Where this differs: as in CrossQ, see ``crossq``. The critics predict for the actions taken and for the next actions in
-one batch, whose statistics cover both; the target network normalises by its running statistics. The target of an item
-is the distribution with the smallest mean among the critics. Scaled rewards are not limited by the largest return.
+one batch, whose statistics cover both; the target network normalises by the running statistics of the trained critics,
+which are copied. The target of an item is the distribution with the smallest mean among the critics. Scaled rewards are
+not limited by the largest return.
 
 Shapes: B batch, E critics, N atoms.
 """

@@ -149,6 +149,33 @@ class TestWorldModel:
             counts[size] = round(sum(one.numel() for one in network.parameters()) / 1e6)
         assert counts == {"1m": 1, "12m": 10, "25m": 23}
 
+    def test_first_weights_are_those_of_the_paper(self) -> None:
+        torch.manual_seed(0)
+        network: Any = DreamerV3(4, 2)
+        for head in (network.reward[-1], network.critic[-1]):  # so that rewards and values are 0 at first
+            assert not head.weight.any()
+            assert not head.bias.any()
+        assert network.reward[-1].out_features == 255
+        assert network.alive[-1].weight.std().item() == pytest.approx(64**-0.5, rel=0.2)
+        assert network.actor[-1].weight.std().item() == pytest.approx(0.01 * 64**-0.5, rel=0.2)
+        rssm = network.rssm  # 64 numbers of a block and 3 * 64 features of all inputs
+        for weight in (rssm.mix_deter.weight, rssm.mix_inputs.weight):
+            assert weight.std().item() == pytest.approx(256**-0.5, rel=0.05)
+        assert rssm.gates.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+
+    @pytest.mark.parametrize("sign", [-1, 1])
+    def test_the_actor_is_never_certain(self, sign: int) -> None:
+        for model in (None, CONTINUOUS):
+            network = make(model).model
+            network.actor[-1].weight.data.zero_()
+            network.actor[-1].bias.data = 1e3 * sign * torch.linspace(-1, 1, len(network.actor[-1].bias)).sign()
+            policy: Any = network.policy(torch.zeros(1, 28))
+            if model is None:
+                assert_close(policy.log_p.exp().sort().values, torch.tensor([[0.005, 0.995]]))  # 1 % is uniform
+            else:
+                assert_close(policy.mu, torch.full((1, 2), -float(sign)))
+                assert_close(policy.sigma, torch.full((1, 2), 1.0 if sign == 1 else 0.1))
+
     @pytest.mark.parametrize("shape", [(3, 64, 64), (10, 10, 4), (2, 7, 7), (2, 3, 4), (3, 84, 60)])
     def test_images_of_any_size_are_predicted(self, shape: tuple[int, ...]) -> None:
         network = make({"obs_shape": {"image": shape, "speed": 2}, "action_shape": 2, "depth": 2}).model
@@ -176,7 +203,7 @@ class TestLosses:
             latent = policy.world_losses(batch)[0][-3:]
             losses, returns, _ = policy.behaviour_losses(batch, latent, slice(-3, None))
             expected, slow_returns = slow_behaviour(policy, batch, latent)
-        assert_close(returns, slow_returns)
+        assert_close(returns, torch.where(batch["mask"][-3:].flatten(), slow_returns, torch.nan), equal_nan=True)
         assert {name: one.item() for name, one in losses.items()} == pytest.approx(expected, rel=1e-4)
 
     def test_imagination_has_no_gradient_and_the_replayed_values_have_one(self) -> None:
@@ -199,6 +226,16 @@ class TestLosses:
         ):
             assert_close(slow, 0.98 * old + 0.02 * new)
         assert policy.return_statistics.high != 0
+
+    def test_returns_from_padding_do_not_count_in_the_range_of_returns(self) -> None:
+        policy = make(horizon=1)
+        policy.model.bins.mul_(0).add_(torch.linspace(-1, 1, 31))
+        batch = policy.prepare(data())
+        returns = policy.loss(batch)[1]["returns"].view(T + 1, B)
+        assert returns.isfinite().tolist() == batch["mask"].tolist()  # one row of the second sequence is padding
+        policy.learn_mode.forward(batch)
+        finite = returns[batch["mask"]]
+        assert_close(policy.return_statistics.low, 0.01 * torch.quantile(finite, 0.05))
 
 
 def slow_behaviour(policy: Any, batch: Config, latent: Tensor) -> tuple[dict[str, float], Tensor]:

@@ -56,23 +56,28 @@ class LaProp(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            parameters = [one for one in group["params"] if one.grad is not None]
-            if parameters:
-                self._step_group(group, parameters)
+            by_number: dict[int, list[Tensor]] = {}  # weights that were reset have made fewer steps than the others
+            for one in group["params"]:
+                if one.grad is not None:
+                    by_number.setdefault(self._count(one), []).append(one)
+            for number, parameters in by_number.items():
+                self._step_together(group, parameters, number)
         return loss
 
-    def _step_group(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        states: list[Any] = [self.state[one] for one in parameters]
-        for one, state in zip(parameters, states, strict=True):
-            if not state:
-                state |= {
-                    "step": torch.zeros(()),
-                    "exp_avg": torch.zeros_like(one),
-                    "exp_avg_sq": torch.zeros_like(one),
-                }
-        for state in states:
-            state["step"] += 1
-        (beta1, beta2), number = group["betas"], states[0]["step"].item()
+    def _count(self, parameter: Tensor) -> int:
+        """Return the number of a parameter's step, from 1."""
+        state = self.state[parameter]
+        if not state:
+            state |= {
+                "step": torch.zeros(()),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        state["step"] += 1
+        return int(state["step"])
+
+    def _step_together(self, group: dict[str, Any], parameters: list[Tensor], number: int) -> None:
+        (beta1, beta2), states = group["betas"], [self.state[one] for one in parameters]
         gradients: Any = [one.grad for one in parameters]
         if group["agc"] is not None:
             gradients = torch._foreach_mul(gradients, clip_factors(parameters, gradients, group["agc"]))

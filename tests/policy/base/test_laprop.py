@@ -50,3 +50,19 @@ def test_a_weight_without_gradient_stays() -> None:
     optimizer.step()
     assert parameters[1].tolist() == [1.0, 1.0]
     assert_close(parameters[0].detach(), torch.full((2,), 0.9))  # the first step has the size of the step size
+
+
+def test_weights_that_begin_again_count_their_own_steps() -> None:
+    """A reset removes the state of some weights; all weights step as they would without the others."""
+    gradients = [[1.0, 2.0], [-0.5, 4.0], [0.1, -0.2], [2.0, 2.0]]
+    first, second = (nn.Parameter(torch.tensor([3.0, -4.0])) for _ in range(2))
+    optimizer = LaProp([first, second], 0.1, (0.9, 0.99), 1e-8, 0.5, 0.3, 3)
+    for number, gradient in enumerate(gradients):
+        if number == 2:
+            del optimizer.state[second]
+            second.data = torch.tensor([3.0, -4.0])
+        first.grad, second.grad = torch.tensor(gradient), torch.tensor(gradient)
+        optimizer.step()
+    for parameter, seen in ((first, gradients), (second, gradients[2:])):
+        expected = torch.tensor(slow_steps([3.0, -4.0], seen, 0.3, 3))
+        assert_close(parameter.detach(), expected, rtol=1e-5, atol=1e-6)
