@@ -83,6 +83,11 @@ def without(names: Sequence[str], why: str) -> dict[str, Run | str]:
 
 
 OF_WORLDS = "its updates take 20 ms, so it learns a toy of its own, from fixed data, in tests/policy/test_dreamerv3.py"
+SMALL_DREAMER: Config = {
+    **{"learn_unroll_len": 4, "horizon": 2, "collect": {"n_sample": 16}},
+    "model": {"deter": 32, "hidden": 16, "units": 32, "groups": 4, "classes": 4, "blocks": 2},
+    "learn": {"learning_rate": 3e-3, "warmup": 20, "update_per_collect": 4},
+}
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
 RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
@@ -189,7 +194,7 @@ PARTS: dict[str, Run | str] = {
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
     "mbpo": "its observations are a single vector",
     "recurrent_ppo": Run(12_288, slow=True),
-    "dreamerv3": OF_WORLDS,
+    "dreamerv3": Run(4000, SMALL_DREAMER, "its networks and its step size are made for long runs", slow=True),
     "iql": Run(500, SHARP, OF_BETA, slow=True),
     "awac": Run(500, SHARP, OF_BETA, slow=True),
     "cql": Run(400, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
