@@ -42,6 +42,7 @@ RETURNS = {
     "TMaze-v0": (-1, 1),
     "CorridorEnv": (0, 1),
     "SwitchRiddle": (-1, 1),
+    "make_dm_control": (0, 1_000),
     "Acrobot-v1": (-500, 0),
     "MountainCar-v0": (-200, -90),
     "Pendulum-v1": (-1_900, 0),

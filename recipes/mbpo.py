@@ -1,10 +1,9 @@
 """MBPO on Pendulum-v1: learns to swing the pendulum up in a fifth of the env steps that SAC takes.
 
-    python recipes/mbpo.py            # seed 0
-    python recipes/mbpo.py --seed 1
+    python recipes/mbpo.py --seed 0
 
 Trains for 4,000 env steps and evaluates the policy at the end on 20 separate episodes.
-docs/results/learning.md has the returns of several seeds, and their curves.
+docs/results/learning.md has the returns of several seeds.
 """
 
 from __future__ import annotations
@@ -24,22 +23,14 @@ CONFIG = {
     "random_collect_size": 400,
     "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
     "dynamics": {
-        "ensemble_num": 5,
-        "elite_num": 3,
-        "hidden_size_list": [100, 100, 100],
-        "batch_size": 64,
-        "max_epochs_since_update": 15,
-        "max_epochs": 100,
-        "fit_freq": 200,
+        **{"ensemble_num": 5, "elite_num": 3, "hidden_size_list": [100, 100, 100], "batch_size": 64},
+        **{"max_epochs_since_update": 15, "max_epochs": 100, "fit_freq": 200},
         "terminated_fn": "lightning_ding.rl.dynamics.never_terminated",
     },
     "rollout": {"batch_size": 10_000, "random_action_share": 0.5},
     "learn": {
-        "update_per_collect": 20,
-        "batch_size": 128,
-        "learning_rate_q": 0.001,
-        "learning_rate_policy": 0.001,
-        "learning_rate_alpha": 0.001,
+        **{"learning_rate_q": 1e-3, "learning_rate_policy": 1e-3, "learning_rate_alpha": 1e-3},
+        **{"update_per_collect": 20, "batch_size": 128},
     },
     "collect": {"n_sample": 4},
     "eval": {"evaluator": {"eval_freq": 10_000, "n_episode": 20}},

@@ -62,6 +62,16 @@ class DreamerV3ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DreamerV3OptimizerConfig(OptimizerConfig):
+    """The class of the optimizer and its further arguments."""
+
+    type: Literal["adam", "adamw", "laprop", "rmsprop", "sgd"] = "laprop"
+    """Class in torch.optim, or laprop, see :class:`LaProp`."""
+    eps: float = 1e-20
+    """Added to the denominator of the step, > 0; not for sgd."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DreamerV3LearnConfig(ReplayLearnConfig):
     """Options for updates."""
 
@@ -74,7 +84,7 @@ class DreamerV3LearnConfig(ReplayLearnConfig):
     """Sequences of a minibatch on each rank, >= 1."""
     learning_rate: float = searched(4e-5, "log(1e-5, 1e-3)")
     """Step size, > 0."""
-    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(type="laprop", eps=1e-20))
+    optimizer: DreamerV3OptimizerConfig = field(default_factory=DreamerV3OptimizerConfig)
     """The class of the optimizer."""
     agc: float | None = 0.3
     """Largest norm of the gradient of each tensor in units of the norm of its weights, > 0; None for no limit. Only
@@ -170,3 +180,7 @@ class DreamerV3Config(ReplayConfig):
             updates = ratio * self.collect.n_sample / steps
             allowed = f"a multiple of {steps / self.collect.n_sample:g}, so that a round has whole updates"
             require(updates >= 1 and updates == round(updates), "learn.train_ratio", allowed, ratio)
+
+    def unsearched(self) -> set[str]:
+        """Return the options that have one value here."""
+        return {"nstep"}

@@ -175,6 +175,10 @@ class MBPOConfig(SACConfig):
         kind = self.other.replay_buffer.type
         require(kind == "imagination", "other.replay_buffer.type", allowed, kind)
 
+    def unsearched(self) -> set[str]:
+        """Return the options that have one value here."""
+        return {"nstep"}
+
 
 @POLICY_REGISTRY.register("mbpo")
 class MBPOPolicy(SACPolicy):

@@ -199,6 +199,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "TMaze-v0": (-20, 1),  # 200 steps, each at least -0.1
         "CorridorEnv": (0, 1),
         "SwitchRiddle": (-1, 1),
+        "make_dm_control": (0, 1_000),  # every task
         "Acrobot-v1": (-500, 0),
         "MountainCar-v0": (-200, 0),
         "Pendulum-v1": (-3_300, 0),  # 200 steps, each at least -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2) = -16.3

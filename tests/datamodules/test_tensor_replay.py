@@ -33,6 +33,7 @@ from lightning_ding.policy import (
     SQLPolicy,
     TD3Policy,
     TQCPolicy,
+    XQCPolicy,
 )
 from lightning_ding.policy.base import non_finite
 from lightning_ding.policy.base.dump import NonFiniteError
@@ -42,7 +43,7 @@ from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 from tests.datamodules.test_tensor_mode import N, NothingIsRead, Opaque, no_scalar, set_up, short_cart_poles, trainer
 
 DISCRETE = [DQNPolicy, BDQPolicy, MDQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, FQFPolicy]
-CONTINUOUS = [SACPolicy, TQCPolicy, TD3Policy, DDPGPolicy, D4PGPolicy, PDQNPolicy, CrossQPolicy]
+CONTINUOUS = [SACPolicy, TQCPolicy, TD3Policy, DDPGPolicy, D4PGPolicy, PDQNPolicy, CrossQPolicy, XQCPolicy]
 
 
 def short(policy_class: Any = DQNPolicy, **sections: Any) -> Any:
@@ -50,7 +51,7 @@ def short(policy_class: Any = DQNPolicy, **sections: Any) -> Any:
     other = {"replay_buffer": {"type": "naive", "replay_buffer_size": 20 * N}}
     if policy_class in DISCRETE:
         other["eps"] = {"start": 0.5, "end": 0.1, "decay": 200}
-    model = {"critic_head_hidden_size": 32} if policy_class is CrossQPolicy else {}
+    model = {"critic_head_hidden_size": 32} if issubclass(policy_class, CrossQPolicy) else {}
     given = {
         "priority": False,
         "priority_IS_weight": False,

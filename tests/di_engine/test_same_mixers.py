@@ -62,14 +62,15 @@ def test_joint_values_are_those_of_ding() -> None:
 
 
 class Said(nn.Module):
-    """A network that returns given values of actions, with those of the steps that are not read as zeros."""
+    """A network that returns given values, leading axis T + 1, for observations that are the numbers of their steps."""
 
     def __init__(self, **values: Tensor) -> None:
         super().__init__()
         self.values = values
 
-    def forward(self, *_: Any) -> dict[str, Tensor]:
-        return self.values
+    def forward(self, obs: dict[str, Tensor], _: Any) -> dict[str, Tensor]:
+        steps = obs["agent_state"][:, 0, 0, 0].long()
+        return {name: values[steps] for name, values in self.values.items()}
 
     def mix(self, value: Tensor, _: Any) -> Tensor:
         return value.sum(-1)
@@ -85,8 +86,8 @@ def test_losses_of_madqn_are_those_of_ding() -> None:
     policy.model = Said(**{name: torch.cat([given[name], end]) for name in ("logit", "cooperation")})
     following = torch.cat([end, given["following"]])
     policy.target_model = Said(logit=following, cooperation=following)
-    obs = {"agent_state": torch.zeros(2, 5, 3, 3, dtype=torch.float64)}
-    batch = {"obs": obs, "next_obs": obs, "action": given["action"], "reward": given["reward"]}
+    now, after = ({"agent_state": torch.zeros(2, 5, 3, 3) + torch.arange(k, k + 2.0).view(2, 1, 1, 1)} for k in (0, 1))
+    batch = {"obs": now, "next_obs": after, "action": given["action"], "reward": given["reward"]}
     batch |= {"terminated": given["done"].bool(), "mask": torch.ones(2, 5, dtype=torch.bool), "recurrent_state": end}
     loss, report = policy.loss(batch)
     assert_close(loss, expected["loss"])

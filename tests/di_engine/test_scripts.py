@@ -23,6 +23,7 @@ from tests.di_engine.pairs import OFFLINE, env_of
 MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
 SHAPES: dict[str, dict[str, Any]] = {
     "bdq": {"obs_shape": 4, "num_branches": 1, "action_bins_per_branch": 2},
+    "coma": {"agent_num": 2, "obs_shape": {"agent_state": 4, "global_state": 8}, "action_shape": 2},
     "happo": {"agent_num": 2, "agent_obs_shape": 4, "global_obs_shape": 8, "action_shape": 2},
     "pdqn": {"obs_shape": 4, "action_shape": {"action_type_shape": 3, "action_args_shape": 2}},
 }
@@ -169,7 +170,7 @@ def test_config_of_a_policy_is_that_of_a_translated_run(name: str) -> None:
     cls = getattr(policy, name)
     continuous = env_of(family) == "pendulum"
     cfg = cls.default_config()
-    cfg.model.update(SHAPES.get(family, {"obs_shape": 4, "action_shape": 2}))
+    cfg.setdefault("model", EasyDict()).update(SHAPES.get(family, {"obs_shape": 4, "action_shape": 2}))
     if family == "ppo":
         cfg.model.action_space = "discrete"
     cfg.collect.setdefault("n_episode" if family == "pg" else "n_sample", 8)

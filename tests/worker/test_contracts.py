@@ -43,6 +43,7 @@ from lightning_ding.worker import (
     get_serial_collector_cls,
 )
 from lightning_ding.worker.base import Worker
+from lightning_ding.worker.buffer.imagination import ImaginationReplayBuffer
 from lightning_ding.worker.config import CollectorConfig, ReplayBufferConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
@@ -90,6 +91,7 @@ KEYS: dict[type[Worker], set[str]] = {
     BattleInteractionSerialEvaluator: OF_EPISODES,
     MetricSerialEvaluator: set(),
     NaiveReplayBuffer: set(),
+    ImaginationReplayBuffer: set(),
     AdvancedReplayBuffer: OF_PRIORITIES,
     SequenceReplayBuffer: OF_SEQUENCES,
     PrioritisedSequenceReplayBuffer: OF_PRIORITIES | OF_SEQUENCES,

@@ -56,51 +56,40 @@ class LaProp(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            by_number: dict[int, list[Tensor]] = {}  # weights that were reset have made fewer steps than the others
-            for one in group["params"]:
-                if one.grad is not None:
-                    by_number.setdefault(self._count(one), []).append(one)
-            for number, parameters in by_number.items():
-                self._step_together(group, parameters, number)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._step_one(weight, weight.grad, group)
         return loss
 
-    def _count(self, parameter: Tensor) -> int:
-        """Return the number of a parameter's step, from 1."""
-        state = self.state[parameter]
+    def _step_one(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
         if not state:
             state |= {
                 "step": torch.zeros(()),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
             }
         state["step"] += 1
-        return int(state["step"])
-
-    def _step_together(self, group: dict[str, Any], parameters: list[Tensor], number: int) -> None:
-        (beta1, beta2), states = group["betas"], [self.state[one] for one in parameters]
-        gradients: Any = [one.grad for one in parameters]
+        (beta1, beta2), number = group["betas"], int(state["step"])
         if group["agc"] is not None:
-            gradients = torch._foreach_mul(gradients, clip_factors(parameters, gradients, group["agc"]))
-        mean, square = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
-        torch._foreach_mul_(square, beta2)
-        torch._foreach_addcmul_(square, gradients, gradients, 1 - beta2)
-        scale: Any = torch._foreach_sqrt(torch._foreach_div(square, 1 - beta2**number))
-        torch._foreach_add_(scale, group["eps"])
-        torch._foreach_lerp_(mean, torch._foreach_div(gradients, scale), 1 - beta1)
+            gradient = gradient * clip_factor(weight, gradient, group["agc"])
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        scale = (square / (1 - beta2**number)).sqrt_().add_(group["eps"])
+        mean.lerp_(gradient / scale, 1 - beta1)
         rate = group["lr"] * min(1.0, number / group["warmup"] if group["warmup"] else 1.0)
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])
-        torch._foreach_add_(parameters, mean, alpha=-rate / (1 - beta1**number))
+            weight.mul_(1 - rate * group["weight_decay"])
+        weight.add_(mean, alpha=-rate / (1 - beta1**number))
 
 
-def clip_factors(parameters: list[Tensor], gradients: list[Tensor], limit: float) -> list[Tensor]:
-    """Return the factors, at most 1, that limit the norm of each gradient to a multiple of that of the weights.
+def clip_factor(weight: Tensor, gradient: Tensor, limit: float) -> Tensor:
+    """Return the factor, at most 1, that limits the norm of a gradient to a multiple of that of the weight.
 
     Args:
-        parameters: Weights.
-        gradients: Their gradients.
+        weight: A tensor of weights.
+        gradient: Its gradient.
         limit: The multiple, > 0.
     """
-    sizes = torch.stack(list(torch._foreach_norm(gradients)))
-    allowed = limit * torch.stack(list(torch._foreach_norm(parameters))).clamp(min=SMALLEST_NORM)
-    return list((allowed / sizes.clamp(min=torch.finfo(sizes.dtype).tiny)).clamp(max=1.0).unbind())
+    allowed, size = limit * weight.norm().clamp(min=SMALLEST_NORM), gradient.norm()
+    return (allowed / size.clamp(min=torch.finfo(size.dtype).tiny)).clamp(max=1.0)
