@@ -92,4 +92,5 @@ def clip_factor(weight: Tensor, gradient: Tensor, limit: float) -> Tensor:
         limit: The multiple, > 0.
     """
     allowed, size = limit * weight.norm().clamp(min=SMALLEST_NORM), gradient.norm()
-    return (allowed / size.clamp(min=torch.finfo(size.dtype).tiny)).clamp(max=1.0)
+    factor: Tensor = allowed / size.clamp(min=torch.finfo(size.dtype).tiny)
+    return factor.clamp(max=1.0)
