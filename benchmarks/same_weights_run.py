@@ -164,7 +164,7 @@ def family(kind: str) -> tuple[Config, ...]:
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
     if kind == "dreamerv3":
         return {name: section for name, section in REPLAY.items() if name != "random_collect_size"}, {}
-    if kind in ("maddpg", "masac"):
+    if kind in ("maddpg", "masac", "iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"):
         return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
 
