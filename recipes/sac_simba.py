@@ -3,7 +3,8 @@
     python recipes/sac_simba.py --seed 0
 
 Trains for 25,000 env steps, each of two frames, and evaluates the policy at the end on 20 separate episodes. The
-settings are those of Lee et al. 2024 (https://arxiv.org/abs/2410.09754), but critics are of width 128 instead of 512.
+settings are those of Lee et al. 2024 (https://arxiv.org/abs/2410.09754), but critics are of width 128 instead of 512,
+and the learning rate of the networks is 3e-4 instead of 1e-4.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CONFIG = {
         **{"actor_head_hidden_size": 128, "critic_head_hidden_size": 128, "critic_head_layer_num": 2},
     },
     "learn": {
-        **{"learning_rate_q": 1e-4, "learning_rate_policy": 1e-4, "learning_rate_alpha": 1e-4, "alpha": 0.01},
+        **{"learning_rate_q": 3e-4, "learning_rate_policy": 3e-4, "learning_rate_alpha": 1e-4, "alpha": 0.01},
         **{"update_per_collect": 8, "target_entropy": -3.0, "optimizer": {"type": "adamw", "weight_decay": 0.01}},
     },
     "eval": {"evaluator": {"eval_freq": 5_000, "n_episode": 20}},
