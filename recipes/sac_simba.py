@@ -2,9 +2,8 @@
 
     python recipes/sac_simba.py --seed 0
 
-Trains for 25,000 env steps, each of two frames, and evaluates the policy at the end on 20 separate episodes. The
-settings are those of Lee et al. 2024 (https://arxiv.org/abs/2410.09754), but critics are of width 128 instead of 512,
-and the learning rate of the networks is 3e-4 instead of 1e-4.
+Trains for 25,000 env steps of two frames, and evaluates the policy at the end on 20 episodes. Settings are those of
+Lee et al. 2024 (https://arxiv.org/abs/2410.09754) but for critics of width 128, not 512, and a step size of 3e-4.
 """
 
 from __future__ import annotations
