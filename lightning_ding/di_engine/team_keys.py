@@ -30,7 +30,7 @@ def _widths(actor: tuple[int, int], critic: tuple[int, int], encoder: tuple[int,
 
     Args:
         actor: Default width and number of hidden layers of the actor's head.
-        critic: Those of the critic's head.
+        critic: Default width and number of hidden layers of the critic's head.
         encoder: Default widths of the layers before the heads; None if there is one, as wide as the head's.
     """
 

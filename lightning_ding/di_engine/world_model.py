@@ -25,7 +25,7 @@ _DEFAULTS: Config = {
     },
     "other": {"real_ratio": 0.05, "rollout_retain": 4, "rollout_batch_size": 100_000},
 }
-"""Those of DI-engine, for the keys that have counterparts here."""
+"""Values of DI-engine's keys that have counterparts here, where a config leaves them out."""
 _SAME = {
     "train_freq": "dynamics.fit_freq",
     "model.ensemble_size": "dynamics.ensemble_num",

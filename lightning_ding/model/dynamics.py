@@ -20,7 +20,7 @@ BOUND_WEIGHT = 0.01  # of the distance between the bounds of the log variance in
 
 
 class Prediction(NamedTuple):
-    """What each member predicts for a batch."""
+    """The predictions of each member for a batch."""
 
     mean: Tensor
     """Means of the reward and of the change of the observation, shape (E, B, 1 + O)."""
@@ -118,7 +118,7 @@ class DynamicsEnsemble(nn.Module):
         return (mean - target).square().mean((1, 2))
 
     def of_members(self) -> list[Tensor]:
-        """Return the parameters that each member has of its own, shapes (E, ...)."""
+        """Return the parameters that differ between members, shapes (E, ...)."""
         return list(self.layers.parameters())
 
     @torch.no_grad()

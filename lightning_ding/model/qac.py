@@ -161,18 +161,14 @@ class ContinuousQAC(nn.Module):
         self.clip_mean, noise = _check_sde(sde, action_space, batch_renorm, log_std_init, clip_mean)
         options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         make_encoder = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
-
         critic_encoder = make_encoder()
         own = None if share_encoder else make_encoder
         self.actor = self._make_actor(critic_encoder, own, actor_hidden, activation, layer_norm, renorm, noise)
         critic_options = (activation, layer_norm or critic_layer_norm, critic_dropout, renorm)
         self.critic = self._make_critics(critic_encoder, number, critic_hidden, *critic_options)
-        if last_layer_init is not None:
-            self._init_last_layers(last_layer_init)
+        self._init_last_layers(last_layer_init)
         if with_value:
-            sizes = [critic_encoder.output_size, *critic_hidden, 1]
-            head = MLP(sizes, activation, activate_last=False, layer_norm=layer_norm)
-            self.value = EncoderAndHead(make_encoder(), head)
+            self.value = _state_value(critic_encoder.output_size, critic_hidden, activation, layer_norm, make_encoder)
 
     def _make_actor(
         self,
@@ -227,7 +223,10 @@ class ContinuousQAC(nn.Module):
         """Return the numbers of inputs and outputs of a critic's layers."""
         return features + self.choices + self.action_size, self.values.output_size
 
-    def _init_last_layers(self, bound: float) -> None:
+    def _init_last_layers(self, bound: float | None) -> None:
+        """Draw the weights of the last layers uniformly within a bound; None leaves them as they are."""
+        if bound is None:
+            return
         for head in (self.actor.head, self.critic.head):
             is_plain = isinstance(head, (MLP, GaussianHead))
             for parameter in output_layers(head)[0].parameters() if is_plain else head.output_parameters():
@@ -344,6 +343,14 @@ class ContinuousQAC(nn.Module):
     def compute_value(self, obs: Any) -> Tensor:
         """Return the values of B observations, shape (B,); needs ``with_value``."""
         return full_precision(self.value.head(self.value.encoder(obs))).squeeze(1)
+
+
+def _state_value(
+    inputs: int, hidden: list[int], activation: str, layer_norm: bool, make_encoder: Callable[[], Any]
+) -> EncoderAndHead:
+    """Return a network of state values; the weights of the head are drawn before those of the encoder."""
+    head = MLP([inputs, *hidden, 1], activation, activate_last=False, layer_norm=layer_norm)
+    return EncoderAndHead(make_encoder(), head)
 
 
 def _action_sizes(obs_shape: ObsShape, action_shape: int | Mapping[str, int], action_space: str) -> tuple[int, int]:

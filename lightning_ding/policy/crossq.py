@@ -8,8 +8,8 @@ Where this differs: as in SAC, see ``sac``. The next actions come from the actor
 values in the actor's loss, as in the authors' code. The temperature's step size is SAC's 3e-4, and its optimizer has
 the betas (0.5, 0.999) of the others; SBX, which has the authors' implementation, trains it with the actor's step size
 of 1e-3 and Adam's default betas. Learning begins after 1,000 random steps (``random_collect_size``) instead of the
-authors' 5,000. Under DDP each rank normalises by the statistics of its own minibatch; the running statistics take the
-mean over the ranks.
+authors' 5,000. Under DDP each rank normalises by the statistics of its minibatch; the running statistics take the mean
+over the ranks.
 
 Shapes: B batch, E critics.
 """

@@ -198,7 +198,7 @@ class MBPOPolicy(SACPolicy):
     supports_tensors: ClassVar[bool] = False
     demonstrations: ClassVar[Literal["optional", "needed", "imitated", "refused"]] = "refused"
     imagines: ClassVar[bool] = True
-    """Whether the policy learns from transitions of its own model of the env, which needs the replay buffer."""
+    """Whether the policy learns from transitions of a model of the env, which needs the replay buffer."""
     config: MBPOConfig
 
     def _init_learn(self) -> None:

@@ -125,7 +125,7 @@ def categorical_kl(probability: Tensor, other: Tensor) -> Tensor:
 
     Args:
         probability: Probabilities above 0, shape (..., G, K).
-        other: Those of the other distribution.
+        other: Probabilities of the other distribution, above 0, shape (..., G, K).
     """
     return (probability * (probability.log() - other.log())).sum((-2, -1))
 

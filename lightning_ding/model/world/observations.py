@@ -193,7 +193,7 @@ class ObservationEncoder(nn.Module):
     """Layers over the vector and convolutions over each image.
 
     Args:
-        inputs: What it reads.
+        inputs: The vectors and images of an observation that the encoder reads.
         units: Width of the layers.
         depth: Channels of the convolutions.
     """
@@ -218,7 +218,7 @@ class ObservationDecoder(nn.Module):
     """Predicts what an encoder reads from latent states.
 
     Args:
-        inputs: What it predicts.
+        inputs: The vectors and images of an observation that the decoder predicts.
         units: Width of the layers.
         depth: Channels of the convolutions.
         deter: Size of the deterministic part of a state.

@@ -49,7 +49,7 @@ class LaProp(Optimizer):
             closure: Computes the loss again, with gradients; None uses the gradients that there are.
 
         Returns:
-            What the closure returned.
+            The loss that the closure returned; None without one.
         """
         loss = None
         if closure is not None:

@@ -147,7 +147,7 @@ class TeamQBatch(TypedDict, total=False):
 
 
 class Steps(NamedTuple):
-    """What the networks say of the observations before and after the steps of a minibatch."""
+    """Outputs of both networks for the observations before and after the steps of a minibatch."""
 
     now: dict[str, Tensor]
     """Observations before the steps, leading axes (T, B)."""
@@ -270,7 +270,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
 
         Args:
             batch: The minibatch.
-            steps: What the networks say of it.
+            steps: The outputs of both networks for the minibatch.
             name: Entry of the target network's output with the values of the agents' actions.
             mix: Maps values (T, B, N) and observations to the values that are bootstrapped from.
         """
@@ -312,7 +312,7 @@ class TeamQPolicy(ReplayPolicy[TeamConfigT]):
 
         Args:
             batch: The minibatch.
-            steps: What the networks say of it.
+            steps: The outputs of both networks for the minibatch.
             prediction: Values with gradient, shape (T, B) or (T, B, N).
             target: Their targets.
             weight: A factor of each error, in the same shape; None for 1.
