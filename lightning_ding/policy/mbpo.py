@@ -91,8 +91,10 @@ class DynamicsConfig:
         patience, limit = self.max_epochs_since_update, self.max_epochs
         require(patience >= 0, "dynamics.max_epochs_since_update", ">= 0", patience)
         require(limit is None or limit >= 1, "dynamics.max_epochs", ">= 1 or None", limit)
-        allowed = "None without dynamics.terminated_fn"
-        require(self.terminated_fn is not None or not self.import_names, "dynamics.import_names", allowed, "modules")
+        allowed = "empty without dynamics.terminated_fn"
+        require(
+            self.terminated_fn is not None or not self.import_names, "dynamics.import_names", allowed, self.import_names
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
