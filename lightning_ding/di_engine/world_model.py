@@ -77,7 +77,7 @@ def pop_world_model(main: Config, create: Config, family: str, env_id: str, note
     ours["dynamics.hidden_size_list"] = [keys["model.hidden_size"]] * 4
     ours["dynamics.weight_decay"] = 5e-5 if keys["model.use_decay"] else 0.0
     ours["rollout.length"] = rollout_length({name.rpartition(".")[2]: one for name, one in schedule.items()})
-    end = next((end for name, end in _ENDS.items() if env_id.startswith(name)), None)
+    end = _ENDS.get(env_id.partition("-v")[0])  # not HopperBulletEnv, which has other observations
     ours["dynamics.terminated_fn"] = None if end is None else f"lightning_ding.rl.dynamics.{end}_terminated"
     ours["other.replay_buffer.type"] = "imagination"
     notes.translated.append("world_model -> the policy mbpo")

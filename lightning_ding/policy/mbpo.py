@@ -24,6 +24,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -37,7 +38,7 @@ from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.sac import SACConfig, SACLearnConfig, SACPolicy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
-from lightning_ding.utils.ranks import mean_over_ranks, sum_over_ranks, world_size
+from lightning_ding.utils.ranks import mean_over_ranks, on_any_rank, sum_over_ranks, world_size
 from lightning_ding.utils.schedules import Schedule
 from lightning_ding.worker.config import ReplayBufferConfig
 
@@ -90,8 +91,10 @@ class DynamicsConfig:
         patience, limit = self.max_epochs_since_update, self.max_epochs
         require(patience >= 0, "dynamics.max_epochs_since_update", ">= 0", patience)
         require(limit is None or limit >= 1, "dynamics.max_epochs", ">= 1 or None", limit)
-        allowed = "None without dynamics.terminated_fn"
-        require(self.terminated_fn is not None or not self.import_names, "dynamics.import_names", allowed, "modules")
+        allowed = "empty without dynamics.terminated_fn"
+        require(
+            self.terminated_fn is not None or not self.import_names, "dynamics.import_names", allowed, self.import_names
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +118,12 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         require(self.retain >= 1, "rollout.retain", ">= 1", self.retain)
         are_long = bool(self.length) and all(len(point) == 2 and point[1] >= 1 for point in self.length)
-        require(are_long, "rollout.length", "pairs (env step, length >= 1)", self.length)
+        steps = [point[0] for point in self.length] if are_long else [-1.0]
+        fits = steps[0] >= 0 and all(one < other for one, other in pairwise(steps))
+        allowed = "pairs (env step, length >= 1) with increasing env steps >= 0"
+        require(fits, "rollout.length", allowed, self.length)
         share = self.random_action_share
         require(0 <= share <= 1, "rollout.random_action_share", "in [0, 1]", share)
-        self.schedule()
 
     def schedule(self) -> Schedule:
         """Return the length as a function of the env steps."""
@@ -165,7 +170,7 @@ class MBPOConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.nstep in (1, None), "nstep", "1 or None: imagined transitions are single steps", self.nstep)
+        require(self.nstep == 1, "nstep", "1: imagined transitions are single steps", self.nstep)
         require(not self.priority, "priority", "False: imagined transitions have no priorities", self.priority)
         kind, name = self.reward_model.type, "reward_model.type"
         require(kind is None, name, "None: the ensemble predicts the env's rewards", kind)
@@ -231,9 +236,12 @@ class MBPOPolicy(SACPolicy):
         return super().training_step(batch, batch_idx)
 
     def _look_ahead(self, buffer: Any) -> None:
-        """Train the ensemble on a replay buffer, and add imagined transitions to it, if it is time."""
+        """Train the ensemble on a replay buffer, and add imagined transitions to it, if it is time on any rank.
+
+        A checkpoint that is resumed with another number of ranks leaves some of them without imagined transitions.
+        """
         imagined, now, config = buffer.imagined, self.progress.env_step, self.config
-        if imagined.env_step is not None and now < imagined.env_step + config.dynamics.fit_freq:
+        if not on_any_rank(imagined.env_step is None or now >= imagined.env_step + config.dynamics.fit_freq):
             return
         stored = buffer.transitions()
         self.metrics.add(self.learn_dynamics(stored))
@@ -249,7 +257,7 @@ class MBPOPolicy(SACPolicy):
         size, number = drawn["reward"].shape, max(1, round(self.config.learn.real_ratio * self.config.learn.batch_size))
         number = min(number, size[1] - 1)
         made = imagined.sample(size[0], size[1] - number, self.rng)
-        return {name: torch.cat([drawn[name][:, :number], made[name].to(drawn[name])], 1) for name in COLUMNS}
+        return {name: _joined(drawn[name][:, :number], made[name]) for name in COLUMNS}
 
     # ------------------------------------------------------------------ the model of the env
 
@@ -292,6 +300,7 @@ class MBPOPolicy(SACPolicy):
             error = self.dynamics.squared_error(holdout["x"], holdout["target"])
             idle = 0 if best.note(sum_over_ranks(error) / world_size()) else idle + 1
             epochs += 1
+        self.updater.guard.look()  # before anything is imagined
         self.updater.guard.end()
         best.restore()
         found = {"dynamics_error": best.error[self.dynamics.elites].mean(), "dynamics_epochs": torch.tensor(epochs)}
@@ -347,12 +356,21 @@ class MBPOPolicy(SACPolicy):
         order = torch.from_numpy(self.rng.permutation(len(obs))).to(self.device)  # which elite makes which step
         size = [len(obs), self.dynamics.output_size]
         spread = None if self.config.rollout.deterministic else torch.as_tensor(self._standard_normal(size)).to(obs)
-        found = self.dynamics.step(torch.cat([obs, normal], 1)[order], spread)
+        taken = self.action_bounds.from_env(action).to(obs)  # as it was learned: integers are rounded
+        found = self.dynamics.step(torch.cat([obs, taken], 1)[order], spread)
         reward, change, end = (one.new_empty(one.shape).index_copy_(0, order, one) for one in found)
         next_obs = obs + change
-        terminated = end if self._terminated_fn is None else self._terminated_fn(obs, action, next_obs)
+        terminated = end if self._terminated_fn is None else self._known_end(obs, action, next_obs)
         never = torch.zeros_like(terminated)
         return dict(zip(COLUMNS, (obs, action, reward, next_obs, terminated, never), strict=True))
+
+    def _known_end(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        """Return which steps end an episode by ``terminated_fn``, shape (N,)."""
+        found: Any = self._terminated_fn(obs, action, next_obs)  # type: ignore[misc]
+        kind = (getattr(found, "dtype", type(found)), tuple(getattr(found, "shape", ())))
+        is_mask = kind == (torch.bool, (len(obs),))
+        require(is_mask, "dynamics.terminated_fn", f"a function that returns a bool tensor ({len(obs)},)", kind)
+        return found  # type: ignore[no-any-return]
 
     def _lessons(self, transitions: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return what the ensemble learns: ``x`` (N, O + A), ``target`` (N, 1 + O) and ``terminated`` (N,)."""
@@ -385,14 +403,21 @@ class MBPOPolicy(SACPolicy):
 
 def _imported(config: DynamicsConfig) -> TerminatedFn:
     """Return the function ``terminated_fn``; only ``import_names`` are imported, which no file can change."""
-    import_modules(
-        (rl.gaussian_nll.__module__, *config.import_names)
-    )  # the known functions of this package, and own ones
+    import_modules((rl.gaussian_nll.__module__, *config.import_names))  # the functions of this package, and own ones
     module, _, name = (config.terminated_fn or "").rpartition(".")
     found: Any = getattr(sys.modules.get(module), name, None)
     allowed = "the dotted path of a function in an imported module, or in one of dynamics.import_names"
     require(callable(found), "dynamics.terminated_fn", allowed, config.terminated_fn)
     return found  # type: ignore[no-any-return]
+
+
+def _joined(real: Tensor, made: Tensor) -> Tensor:
+    """Return minibatches (U, B, ...) of a column of the env's transitions and of imagined ones.
+
+    The ensemble predicts fractions also where the env's observations are integers, which then become fractions too.
+    """
+    keeps_type = real.is_floating_point() or not made.is_floating_point()
+    return torch.cat([real, made.to(real if keeps_type else real.device)], 1)
 
 
 def _mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:

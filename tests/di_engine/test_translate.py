@@ -13,7 +13,9 @@ from torch import nn
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.serial import make, make_object
+from lightning_ding.di_engine.shared_keys import Notes
 from lightning_ding.di_engine.translate import translate
+from lightning_ding.di_engine.world_model import pop_world_model
 from lightning_ding.policy import DQNPolicy, Policy, TD3Policy
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from lightning_ding.worker.learner.builtin_hooks import SaveCkptHook
@@ -358,6 +360,15 @@ def test_sac_with_the_world_model_mbpo_is_mbpo() -> None:
     constant = {"type": "constant", "rollout_length": 3}
     policy = translate(dyna(rollout_length_scheduler=constant), entry="dyna").policy_config
     assert policy["rollout"]["length"] == [[0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [("Hopper-v4", "hopper"), ("Walker2d-v5", "walker2d"), ("HopperBulletEnv-v0", None), ("Ant-v4", None)],
+)
+def test_the_end_of_an_episode_in_a_world_model_is_that_of_the_same_env(env_id: str, name: str | None) -> None:
+    found: Any = pop_world_model(*dyna(), "sac", env_id, Notes())
+    assert found["dynamics"]["terminated_fn"] == (name and f"lightning_ding.rl.dynamics.{name}_terminated")
 
 
 @pytest.mark.parametrize(

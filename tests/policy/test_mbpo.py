@@ -7,12 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import MBPOPolicy
+from lightning_ding.policy import MBPOPolicy, NonFiniteError, mbpo
+from lightning_ding.policy.base import non_finite
+from lightning_ding.worker.buffer import ImaginationReplayBuffer
+from lightning_ding.worker.buffer.imagination import ImaginedTransitions
 from tests.conftest import MakeTrainer
+from tests.toys.bandits import TargetEnv
 
 SMALL: dict[str, Any] = {
     "random_collect_size": 40,
@@ -32,6 +37,10 @@ REWARD = torch.tensor([1.0, -2.0, 0.5])  # for position, speed and action
 
 def above_two(obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
     return next_obs[:, 0] > 2
+
+
+def no_mask(obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+    return next_obs[:, :1] > 2  # (N, 1)
 
 
 def make(shape: int = 2, **changes: Any) -> Any:
@@ -83,6 +92,41 @@ def test_rollouts_in_an_exact_model_equal_a_loop_over_them() -> None:
     ):
         assert torch.allclose(found[name].float(), torch.stack(values).detach().float(), atol=1e-5), name
     assert not found["truncated"].any()
+
+
+def test_the_model_sees_the_rounded_actions_of_a_box_of_integers() -> None:
+    integers = {"action_low": [0.0], "action_high": [4.0], "action_integer": True}
+    never = {"terminated_fn": "lightning_ding.rl.dynamics.never_terminated"}
+    policy = make(model=integers, dynamics=never, rollout={"deterministic": True, "random_action_share": 0.5})
+    policy.dynamics.layers = Linear()
+    made = policy.imagine(torch.randn(40, 2), length=1)
+    assert set(made["action"].flatten().tolist()) == {0, 1, 2, 3, 4}
+    normal = (made["action"] - 2) / 2.5  # each integer has a fifth of [-1, 1]
+    assert torch.allclose(made["reward"], linear(made["obs"], normal)[0], atol=1e-5)
+
+
+def test_with_norm_obs_the_policy_sees_normalised_observations_and_the_model_those_of_the_env() -> None:
+    never = {"terminated_fn": "lightning_ding.rl.dynamics.never_terminated"}
+    policy = make(dynamics=never, rollout={"deterministic": True})
+    policy.dynamics.layers = Linear()
+    start = torch.randn(6, 2) * 3 + 1
+    policy.normaliser.begin(spaces.Box(-9, 9, (2,)), norm_obs=True)
+    policy.normaliser.update({"obs": start})
+    policy.rng = np.random.default_rng(5)
+    found = policy.imagine(start, length=1)
+    noise = torch.from_numpy(np.random.default_rng(5).standard_normal((6, 1), dtype=np.float32))
+    normal = policy._sample((start - start.mean(0)) / start.std(0, correction=0), noise)[0]
+    assert torch.allclose(found["action"], normal, atol=1e-5)
+    for name, expected in zip(("reward", "next_obs"), linear(start, normal), strict=True):
+        assert torch.allclose(found[name], expected, atol=1e-5), name
+    assert torch.equal(found["obs"], start)  # normalised with the env's own ones, when they are learned from
+
+
+def test_an_end_that_is_no_mask_of_all_rollouts_is_refused() -> None:
+    policy = make(dynamics={"terminated_fn": f"{__name__}.no_mask"})
+    allowed = r"dynamics.terminated_fn must be a function that returns a bool tensor \(4,\), got .*\(4, 1\)"
+    with pytest.raises(ValueError, match=allowed):
+        policy.imagine(torch.zeros(4, 2), length=1)
 
 
 def test_samples_have_the_predicted_variance() -> None:
@@ -148,6 +192,47 @@ def test_training_ends_when_no_member_improves() -> None:
         policy.learn_dynamics(lessons(1))
 
 
+def test_a_loss_that_is_not_finite_raises_before_anything_is_imagined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(non_finite, "READ_AT_ONCE", ())  # as on a GPU, whose values are read later
+    policy = make()
+    policy.updater.guard.writes_dump = False
+    with pytest.raises(NonFiniteError):
+        policy.learn_dynamics(lessons(40) | {"reward": torch.full((40,), torch.nan)})
+
+
+def test_a_rank_that_has_imagined_transitions_trains_with_one_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the other rank would wait for it: after a resume with another number of ranks, whose buffers merge."""
+    policy, buffer = make(), ImaginationReplayBuffer({"type": "imagination", "replay_buffer_size": 100}, seed=0)
+    buffer.push({name: one.numpy() for name, one in lessons(40).items()} | {"env_id": np.zeros(40, dtype=int)})
+    policy._look_ahead(buffer)
+    size = len(buffer.imagined)
+    policy._look_ahead(buffer)
+    assert len(buffer.imagined) == size > 0  # it is not time
+    asked = []
+
+    def another_lacks(condition: bool) -> bool:
+        asked.append(condition)
+        return True
+
+    monkeypatch.setattr(mbpo, "on_any_rank", another_lacks)
+    policy._look_ahead(buffer)
+    assert asked == [False]
+    assert len(buffer.imagined) > size
+
+
+def test_integer_observations_of_the_env_do_not_round_imagined_ones() -> None:
+    policy, imagined = make(), ImaginedTransitions()
+    made = {"obs": torch.full((4, 2), 0.5), "next_obs": torch.full((4, 2), 1.5), "reward": torch.zeros(4)}
+    ends = {name: torch.zeros(4, dtype=torch.bool) for name in ("terminated", "truncated")}
+    imagined.push({**made, **ends, "action": torch.zeros(4, 1)}, retain=1)
+    real = {name: torch.ones(3, 8, 2, dtype=torch.int8) for name in ("obs", "next_obs")}
+    real |= {name: torch.zeros(3, 8, dtype=torch.bool) for name in ends}
+    mixed = policy._mixed({**real, "reward": torch.zeros(3, 8), "action": torch.zeros(3, 8, 1)}, imagined)
+    assert mixed["obs"][0, :, 0].tolist() == [1.0] + [0.5] * 7
+    assert mixed["next_obs"][2, :, 1].tolist() == [1.0] + [1.5] * 7
+    assert mixed["terminated"].dtype == torch.bool
+
+
 def test_truncation_is_no_termination() -> None:
     data = lessons(8) | {"truncated": torch.ones(8, dtype=torch.bool)}
     assert torch.equal(make()._lessons(data)["terminated"], data["terminated"])
@@ -176,6 +261,26 @@ def test_minibatches_of_a_fit_have_a_share_of_real_transitions(make_trainer: Mak
     assert sizes[-1] == [40, 60]  # after 64 env steps
 
 
+def test_a_policy_learns_from_the_model_where_a_target_is(make_trainer: MakeTrainer) -> None:
+    """1 of 64 transitions of a minibatch is the env's. The best constant action has an error of 1/12."""
+    torch.manual_seed(0)
+    sizes = {"ensemble_num": 2, "elite_num": 1, "hidden_size_list": [16], "batch_size": 32, "max_epochs": 15}
+    rates = dict.fromkeys(("learning_rate_q", "learning_rate_policy", "learning_rate_alpha"), 5e-3)
+    config: dict[str, Any] = {
+        **{"random_collect_size": 128, "collect": {"n_sample": 16}},
+        "model": {"actor_head_hidden_size": 32, "critic_head_hidden_size": 32},
+        "dynamics": {**sizes, "learning_rate": 0.01, "fit_freq": 64},
+        "rollout": {"batch_size": 600, "random_action_share": 0.5},
+        "learn": {**rates, "update_per_collect": 24, "batch_size": 64, "real_ratio": 0.01},
+    }
+    policy, box = MBPOPolicy(config), {"low": -2.0, "high": 6.0}
+    datamodule = ReplayDataModule(TargetEnv, env_kwargs=box, num_envs=8, seed=0, max_env_step=320)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    x = torch.linspace(-1, 1, 101)[:, None]
+    error = (policy.eval_mode.forward(x)["action"] - (2 + 2 * x)) / 4  # in halves of the box
+    assert float(error.square().mean()) < 0.02
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -189,16 +294,18 @@ def test_minibatches_of_a_fit_have_a_share_of_real_transitions(make_trainer: Mak
         ({"dynamics": {"holdout_ratio": 1.0}}, r"dynamics.holdout_ratio must be in \(0, 1\)"),
         ({"dynamics": {"max_epochs_since_update": -1}}, "dynamics.max_epochs_since_update must be >= 0"),
         ({"dynamics": {"max_epochs": 0}}, "dynamics.max_epochs must be >= 1 or None"),
-        ({"dynamics": {"import_names": ["json"]}}, "dynamics.import_names must be None without"),
+        ({"dynamics": {"import_names": ["json"]}}, "dynamics.import_names must be empty without"),
         ({"dynamics": {"terminated_fn": "no_module.f"}}, "dynamics.terminated_fn must be the dotted path"),
         ({"rollout": {"length": [[0, 0]]}}, "rollout.length must be pairs"),
+        ({"rollout": {"length": [[10, 1], [10, 2]]}}, "rollout.length must be pairs .* increasing env steps"),
         ({"rollout": {"random_action_share": 1.5}}, r"rollout.random_action_share must be in \[0, 1\]"),
         ({"rollout": {"retain": 0}}, "rollout.retain must be >= 1"),
         ({"rollout": {"batch_size": 1}}, "rollout.batch_size must be >= 2, dynamics.elite_num"),
         ({"learn": {"real_ratio": 1.0}}, r"learn.real_ratio must be in \(0, 1\)"),
         ({"learn": {"batch_size": 1}}, "learn.batch_size must be >= 2"),
         ({"other": {"replay_buffer": {"type": "naive"}}}, "other.replay_buffer.type must be 'imagination'"),
-        ({"nstep": 3}, "nstep must be 1 or None"),
+        ({"nstep": 3}, "nstep must be 1: imagined transitions are single steps, got 3"),
+        ({"nstep": None}, "nstep must be 1"),  # a buffer would sum 3 rewards
         ({"priority": True}, "priority must be False"),
         ({"reward_model": {"type": "rnd"}}, "reward_model.type must be None"),
         ({"model": {"obs_shape": (3, 8, 8)}}, "model.obs_shape must be that of a vector"),
