@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def children() -> set[str]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """Check that a run leaves no process but Python's resource tracker, whether it returns or raises."""
+    forkserver.ensure_running()  # that of all tests, which the first run would start
     before = children()
     yield
     assert [one for one in children() - before if "resource_tracker" not in one] == []
