@@ -154,6 +154,7 @@ NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that M
 }
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
+FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -194,6 +195,7 @@ PROOFS = {
     "mappo_switch_riddle": Proof(
         "mappo", RIDDLE, 100_000, 0.25, NO_MEMORY, seeds=(0, 1, 2), n_episode=200, is_ceiling=True
     ),
+    "ippo_foraging": Proof("ippo_foraging", FORAGING, 1_000_000, 0.9, algorithm="ippo", n_episode=100, seeds=(0, 1, 2)),
     "mappo_simple_spread": Proof("mappo_simple_spread", SPREAD, 100_000, -20, algorithm="mappo", seeds=(0, 1, 2)),
     "dqn_acrobot": Proof("dqn_acrobot", "Acrobot-v1", 100_000, -100, algorithm="dqn"),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
