@@ -4,8 +4,8 @@
     python recipes/ippo_foraging.py            # seed 0
     python recipes/ippo_foraging.py --seed 1
 
-Evaluates the policy at the end of 1,000,000 env steps on 100 greedy episodes. The best return is 1, that of a team whose
-actions are random is 0.004.
+Evaluates the policy at the end of 1,000,000 env steps on 100 greedy episodes. The best return is 1; that of a team
+whose actions are random is 0.004.
 """
 
 from __future__ import annotations
