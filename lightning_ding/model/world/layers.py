@@ -64,9 +64,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return normalised features, of the shape of ``x``."""
         x = wide(x)
-        scale = self.scale if self.axis == -1 else self.scale[:, None, None]
+        if self.axis == -1:
+            return F.rms_norm(x, self.scale.shape, self.scale, EPS)
         # in this order, because ONNX Runtime refuses scales that the exporter has joined and multiplied by numbers
-        return x * torch.rsqrt(x.square().mean(self.axis, keepdim=True) + EPS) * scale
+        return x * torch.rsqrt(x.square().mean(self.axis, keepdim=True) + EPS) * self.scale[:, None, None]
 
 
 class Dense(nn.Module):
