@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.pytorch import Callback, Trainer
 from numpy.typing import NDArray
 from torch import Tensor
@@ -20,7 +21,7 @@ from lightning_ding.callbacks.evaluation_interval import is_passed
 from lightning_ding.config import require
 from lightning_ding.utils.modes import IS_FIRST, STATE
 
-BAR = 2  # pixels of the bar above the frames
+BAR = 2  # pixels of the bar above the frames, and of the grey line to the right of them
 SEEN, IMAGINED = (0.0, 1.0, 0.0), (1.0, 0.0, 0.0)
 """Colours of the bar while the model gets the frames, and while it predicts them from the actions alone."""
 
@@ -28,7 +29,7 @@ SEEN, IMAGINED = (0.0, 1.0, 0.0), (1.0, 0.0, 0.0)
 class ImaginedVideo(Callback):
     """Write videos of sequences from the last minibatch: frames, the world model's predictions, and their differences.
 
-    The three are stacked from top to bottom, and sequences are side by side. The bar above them is green for the first
+    The three are stacked from top to bottom, and sequences are side by side with a grey line between them. The bar above them is green for the first
     frames, which the model gets, and red for the later ones, which it predicts from the actions. A difference of 0 is
     grey. Predictions do not know where an episode ends. Of stacked frames, the last one is shown.
 
@@ -90,19 +91,22 @@ class ImaginedVideo(Callback):
 
 
 def compare(real: Tensor, predicted: Tensor, context: int) -> NDArray[np.uint8]:
-    """Return frames, predictions and their differences as one video of each sequence, shape (V, L, 3, 3 H + BAR, W).
+    """Return frames, predictions and their differences as one video of each sequence.
 
     Args:
         real: Frames in [0, 1], shape (L, V, C, H, W); the last channel is shown unless there are three.
         predicted: Their predictions, of the same shape; clipped to [0, 1].
         context: Frames that the model got.
+
+    Returns:
+        Videos, shape (V, L, 3, 3 H + BAR, W + BAR).
     """
     shown = [_rgb(one.float().clamp(0, 1)) for one in (real, predicted)]
     pixels = torch.cat([*shown, (shown[1] - shown[0] + 1) / 2], -2)  # (L, V, 3, 3 H, W)
     length, size, _, _, width = pixels.shape
     colours = torch.tensor([SEEN] * context + [IMAGINED] * (length - context), device=pixels.device)
     bar = colours.view(length, 1, 3, 1, 1).expand(length, size, 3, BAR, width)
-    video = torch.cat([bar, pixels], -2).transpose(0, 1)
+    video = F.pad(torch.cat([bar, pixels], -2), (0, BAR), value=0.5).transpose(0, 1)
     return (video * 255).round().to(torch.uint8).cpu().numpy()
 
 

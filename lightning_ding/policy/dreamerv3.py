@@ -7,10 +7,13 @@ Sequences begin at any step, with the recurrent state that was stored when the s
 with the next episode. The last observation of an episode has a row, from which rewards and terminations are predicted
 and, at a time limit, the return is bootstrapped.
 
-Where this differs: stored states are not renewed after updates; the discount factor is not part of the predicted continuation; the range of returns
-that scales advantages is that before the update; images are predicted without a sigmoid; evaluations take the most
-probable classes of latent variables, and the most probable action. Sums of losses are divided by all rows of a
-minibatch, padding included.
+Where this differs: stored states are not renewed after updates; minibatches are drawn uniformly, without the newest
+sequences first; the discount factor is not part of the predicted continuation; the range of returns that scales
+advantages is that before the update; the first weight of an imagined trajectory is whether its episode continued, not
+the prediction; images are predicted without a sigmoid, and discrete observations as one-hot vectors with squared
+errors; each image has its own convolutions; evaluations take the most probable classes of latent variables, and the
+most probable action. As in the paper, but not in the authors' code, 1 % of a discrete policy is uniform. Sums of losses
+are divided by all rows of a minibatch, padding included.
 
 Shapes: T steps of a sequence, L = T + 1 rows, B sequences or envs, H steps of imagination, N imagined trajectories, A
 size of an action, G latent variables, S size of a recurrent state, Z size of a latent state.
@@ -251,7 +254,13 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         tokens = model.encoder(target).unflatten(0, shape)
         actions = torch.cat([action[None], batch["action"][1:]])
         deters, stochs, posterior = model.rssm.observe(
-            deter, stoch, actions, tokens, batch["starts"], batch["posterior_noise"], self._part(model.rssm.observe_step)
+            deter,
+            stoch,
+            actions,
+            tokens,
+            batch["starts"],
+            batch["posterior_noise"],
+            self._part(model.rssm.observe_step),
         )
         latent = torch.cat([deters, stochs], -1)
         dynamics, representation = rl.balanced_kl(posterior, model.rssm.prior(deters), self.config.learn.free_nats)

@@ -57,8 +57,9 @@ def test_a_video_stacks_frames_predictions_and_differences_below_a_bar() -> None
     real, predicted = torch.zeros(3, 2, 1, 4, 5), torch.zeros(3, 2, 1, 4, 5)
     real[2, 1, 0, 0, 0], predicted[2, 1, 0, 0, 0], predicted[2, 1, 0, 0, 1] = 1.0, 0.4, 7.0
     video = compare(real, predicted, context=2)
-    assert (video.shape, video.dtype) == ((2, 3, 3, 14, 5), np.uint8)
+    assert (video.shape, video.dtype) == ((2, 3, 3, 14, 7), np.uint8)
     assert video[0, :, :, 0, 0].tolist() == [[0, 255, 0], [0, 255, 0], [255, 0, 0]]  # green while frames are seen
+    assert (video[..., 5:] == 128).all()  # the grey line
     assert video[1, 2, :, 2, 0].tolist() == [255] * 3
     assert video[1, 2, :, 6, :3].tolist() == [[102, 255, 0]] * 3  # 0.4 of 255; clipped; nothing
     assert video[1, 2, 0, 10, :3].tolist() == [51, 255, 128]  # (0.4 - 1 + 1) / 2, (1 - 0 + 1) / 2 and 1 / 2 of 255
@@ -66,7 +67,7 @@ def test_a_video_stacks_frames_predictions_and_differences_below_a_bar() -> None
 
 def test_the_last_of_stacked_frames_is_shown() -> None:
     frames = torch.linspace(0, 1, 4).view(1, 1, 4, 1, 1).expand(1, 1, 4, 3, 3)
-    assert (compare(frames, frames, 1)[0, 0, :, 2] == 255).all()
+    assert (compare(frames, frames, 1)[0, 0, :, 2, :3] == 255).all()
 
 
 def sequences(seed: int = 0, steps: int = 8, size: int = 2) -> Config:
@@ -117,7 +118,7 @@ def test_a_run_writes_videos_and_learns_the_same(tmp_path: Path) -> None:
     files = sorted((tmp_path / "with").rglob("*.gif"))
     assert len(files) == policy.progress.train_iter // 3 >= 1
     with Image.open(files[-1]) as film:
-        assert (film.size, film.n_frames) == ((2 * SIDE, 3 * SIDE + 2), 9)  # type: ignore[attr-defined]
+        assert (film.size, film.n_frames) == ((2 * (SIDE + 2), 3 * SIDE + 2), 9)  # type: ignore[attr-defined]
     other = fit(tmp_path / "without", [])
     for name, value in policy.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
