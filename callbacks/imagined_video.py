@@ -29,9 +29,9 @@ SEEN, IMAGINED = (0.0, 1.0, 0.0), (1.0, 0.0, 0.0)
 class ImaginedVideo(Callback):
     """Write videos of sequences from the last minibatch: frames, the world model's predictions, and their differences.
 
-    The three are stacked from top to bottom, and sequences are side by side with a grey line between them. The bar above them is green for the first
-    frames, which the model gets, and red for the later ones, which it predicts from the actions. A difference of 0 is
-    grey. Predictions do not know where an episode ends. Of stacked frames, the last one is shown.
+    The three are stacked from top to bottom, and sequences are side by side with a grey line between them. The bar
+    above them is green for the first frames, which the model gets, and red for the later ones, which it predicts from
+    the actions. A difference of 0 is grey. Predictions do not know where an episode ends. Of stacked frames, the last one is shown.
 
     The tag is ``imagined``, with the name of an entry of dict observations. The loggers are those that take videos of
     evaluations, and the extra ``video`` is needed. A run with this callback has the same weights as one without it.
@@ -80,7 +80,8 @@ class ImaginedVideo(Callback):
             return
         from lightning_ding.worker.evaluator.rendering import LoggerMedia
 
-        data = _first_sequences(nested.unbind(batch.drawn)[-1], self.sequences)
+        last: Any = nested.unbind(batch.drawn)[-1]
+        data = _first_sequences(last, self.sequences)
         names = pl_module.model.inputs.image_names
         require(len(names) > 0, "observations", "images, or a dict with images", pl_module.config.model.obs_shape)
         real, predicted = (some[-len(names) :] for some in pl_module.predict_open_loop(data, self.context))

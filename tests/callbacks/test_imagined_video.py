@@ -57,7 +57,8 @@ def test_a_video_stacks_frames_predictions_and_differences_below_a_bar() -> None
     real, predicted = torch.zeros(3, 2, 1, 4, 5), torch.zeros(3, 2, 1, 4, 5)
     real[2, 1, 0, 0, 0], predicted[2, 1, 0, 0, 0], predicted[2, 1, 0, 0, 1] = 1.0, 0.4, 7.0
     video = compare(real, predicted, context=2)
-    assert (video.shape, video.dtype) == ((2, 3, 3, 14, 7), np.uint8)
+    assert video.shape == (2, 3, 3, 14, 7)
+    assert video.dtype == np.uint8
     assert video[0, :, :, 0, 0].tolist() == [[0, 255, 0], [0, 255, 0], [255, 0, 0]]  # green while frames are seen
     assert (video[..., 5:] == 128).all()  # the grey line
     assert video[1, 2, :, 2, 0].tolist() == [255] * 3
@@ -135,4 +136,4 @@ def test_policies_without_a_world_model_and_observations_without_images_are_refu
 @pytest.mark.parametrize("name", ["every", "context", "sequences", "fps"])
 def test_arguments_out_of_range_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be >"):
-        ImaginedVideo(**{name: 0})  # type: ignore[arg-type]
+        ImaginedVideo(**{name: 0})
