@@ -31,7 +31,8 @@ class ImaginedVideo(Callback):
 
     The three are stacked from top to bottom, and sequences are side by side with a grey line between them. The bar
     above them is green for the first frames, which the model gets, and red for the later ones, which it predicts from
-    the actions. A difference of 0 is grey. Predictions do not know where an episode ends. Of stacked frames, the last one is shown.
+    the actions. A difference of 0 is grey. Predictions do not know where an episode ends. Of stacked frames, the last
+    one is shown.
 
     The tag is ``imagined``, with the name of an entry of dict observations. The loggers are those that take videos of
     evaluations, and the extra ``video`` is needed. A run with this callback has the same weights as one without it.
