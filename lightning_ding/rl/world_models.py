@@ -98,7 +98,7 @@ def with_uniform(logit: Tensor, share: float) -> Tensor:
 
 def softmax(logit: Tensor) -> Tensor:
     """Return the softmax of the last axis, which torch computes slowly on a CPU if that axis is short."""
-    if logit.shape[-1] >= SHORT or logit.device.type != "cpu":
+    if logit.shape[-1] >= SHORT or logit.device.type != "cpu" or torch.onnx.is_in_onnx_export():
         return logit.softmax(-1)
     return logit.movedim(-1, 0).softmax(0).movedim(0, -1)  # a tenth of the time for 8 classes
 
