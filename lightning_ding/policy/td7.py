@@ -39,7 +39,7 @@ from lightning_ding.policy.replay_policy import copy_parameters
 from lightning_ding.policy.td3 import TD3LearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import gather_rows
-from lightning_ding.worker.buffer.advanced import AdvancedBufferConfig
+from lightning_ding.worker.config import ReplayBufferConfig
 
 SMALLEST_PRIORITY = 1.0  # of an error within the quadratic part of the Huber loss; LAP, section 4
 UNUSED = ("action_space", "share_encoder", "actor_layers", "critic_layers")
@@ -99,7 +99,7 @@ class TD7LearnConfig(TD3LearnConfig):
 
 
 def _prioritised() -> QACOtherConfig:
-    return QACOtherConfig(replay_buffer=AdvancedBufferConfig(alpha=0.4, replay_buffer_size=1_000_000))
+    return QACOtherConfig(replay_buffer=ReplayBufferConfig(type="lap", replay_buffer_size=1_000_000))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,8 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("crossq", "learn.target_update_freq"),
     *[("mbpo", name) for name in ("nstep", "priority", "priority_IS_weight")],
     ("xqc", "model.layer_norm"),
+    ("bro", "model.layer_norm"),
+    *[("td7", name) for name in ("learn.target_theta", "model.share_encoder")],
     ("discrete_sac", "collect.sde_sample_freq"),
     ("ngu", "model.core.residual"),
     ("ppg_offpolicy", "model.share_encoder"),
