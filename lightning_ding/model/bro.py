@@ -87,5 +87,6 @@ class OptimisticQAC(ContinuousQAC):
             obs: B observations.
             mu: The actor's means of them before squashing, shape (B, A).
         """
-        features = self.critic.fixed_features(obs)
+        with torch.no_grad():
+            features = self.critic.fixed_features(obs)
         return mu + self.explorer.head(torch.cat([features, mu], 1))[0]  # type: ignore[no-any-return]

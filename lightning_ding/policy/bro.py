@@ -14,7 +14,8 @@ BRO (Fast) of the paper has ``update_per_collect`` 2, and its code then resets o
 
 Where this differs from the authors' code: as in SAC, see ``sac``. The loss of a critic is the mean over its quantiles,
 not their sum. The logarithm of the actor's standard deviation is clamped to [-20, 2], not squashed to [-10, 2]. The
-temperature's optimizer has the decay rates of the others. Resets are counted in updates, not in env steps, so
+optimizers of the temperature and of both weights have the ``betas`` of the others, not (0.5, 0.999). Acting is random
+for the first 1,000 steps, not 2,500 (``random_collect_size``). Resets are counted in updates, not in env steps, so
 ``reset_at`` has to follow ``update_per_collect``. With more than two critics, their spread is the mean absolute
 deviation.
 
@@ -23,6 +24,7 @@ Shapes: B batch, A dimensions of an action, E critics, N quantiles.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -160,8 +162,8 @@ class BROPolicy(TQCPolicy):
         self.updater.constrained[self._explorer_index] = constrained_layers(explorer)
         self.raw_weights = nn.Parameter(torch.tensor([_to_raw(learn.optimism), _to_raw(learn.kl_weight)]))
         optimizers.append(make_optimizer(learn.optimizer, explorer.parameters(), learn.learning_rate_policy))
-        fast = OptimizerConfig(betas=(0.5, 0.999))
-        optimizers.append(make_optimizer(fast, [self.raw_weights], learn.learning_rate_weights))
+        kind = dataclasses.replace(learn.optimizer, weight_decay=0.0)
+        optimizers.append(make_optimizer(kind, [self.raw_weights], learn.learning_rate_weights))
 
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
         output = self.model.compute_actor(obs)

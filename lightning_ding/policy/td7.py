@@ -79,6 +79,7 @@ class TD7LearnConfig(TD3LearnConfig):
     """Options for updates."""
 
     default_copy_freq: ClassVar[int] = 250
+    delays_target: ClassVar[bool] = False
 
     learning_rate_actor: float = searched(3e-4, "log(1e-5, 1e-2)")
     """Step size of the actor's optimizer, > 0."""
@@ -88,6 +89,8 @@ class TD7LearnConfig(TD3LearnConfig):
     """Step size of the optimizer of the embeddings, > 0."""
     target_update_freq: int | None = searched(250, "choice(50, 100, 250, 500, 1000)")
     """Updates between two copies into the target networks and into the fixed encoders, >= 1; None means 250."""
+    actor_update_freq: int = 2
+    """Updates of the critics between two of the actor, >= 1."""
     target_theta: float | None = None
     """None: the targets are copied, as the fixed encoders are."""
 
@@ -190,7 +193,7 @@ class TD7Policy(DDPGPolicy):
 
     def _update_target(self, part: str | None = None) -> None:
         super()._update_target(part)
-        if (self.progress.train_iter + 1) % (self.config.learn.target_update_freq or 250) == 0:
+        if (self.progress.train_iter + 1) % (self._target_update.freq or self._target_update.default_freq) == 0:
             copy_parameters(self.model.embedding, self.model.fixed_embedding)
             self.value_range[1] = self.value_range[0]
 
