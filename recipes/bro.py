@@ -23,17 +23,12 @@ MAX_ENV_STEP = 6_000
 CONFIG = {
     "random_collect_size": 200,
     "model": {
-        "num_quantiles": 25,
-        "actor_head_hidden_size": 64,
-        "critic_head_hidden_size": 64,
-        "critic_head_layer_num": 1,
+        **{"num_quantiles": 25, "actor_head_hidden_size": 64},
+        **{"critic_head_hidden_size": 64, "critic_head_layer_num": 1},
     },
     "learn": {
-        "update_per_collect": 8,
-        "learning_rate_q": 0.001,
-        "learning_rate_policy": 0.001,
-        "learning_rate_alpha": 0.001,
-        "reset_at": [4000],
+        **{"update_per_collect": 8, "reset_at": [4000]},
+        **{"learning_rate_q": 0.001, "learning_rate_policy": 0.001, "learning_rate_alpha": 0.001},
     },
     "collect": {"n_sample": 4},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20}},

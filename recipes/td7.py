@@ -23,18 +23,12 @@ MAX_ENV_STEP = 8_000
 CONFIG = {
     "random_collect_size": 500,
     "model": {
-        "embedding_size": 64,
-        "embedding_hidden_size": 64,
-        "actor_head_hidden_size": 64,
-        "critic_head_hidden_size": 64,
+        **{"embedding_size": 64, "embedding_hidden_size": 64},
+        **{"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
     },
     "learn": {
-        "update_per_collect": 4,
-        "batch_size": 128,
-        "learning_rate_actor": 0.001,
-        "learning_rate_critic": 0.001,
-        "learning_rate_embedding": 0.001,
-        "target_update_freq": 100,
+        **{"update_per_collect": 4, "batch_size": 128, "target_update_freq": 100},
+        **{"learning_rate_actor": 0.001, "learning_rate_critic": 0.001, "learning_rate_embedding": 0.001},
     },
     "collect": {"n_sample": 4},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20}},
