@@ -28,7 +28,7 @@ CONFIG = {
     "plan": {"iterations": 4, "num_samples": 128, "num_elites": 16, "num_policy_samples": 8},
     "learn": {"update_per_collect": 4, "batch_size": 128, "learning_rate": 0.001},
     "collect": {"n_sample": 4},
-    "eval": {"evaluator": {"eval_freq": 300, "n_episode": 20}},
+    "eval": {"evaluator": {"eval_freq": 1_500, "n_episode": 20}},
 }
 
 

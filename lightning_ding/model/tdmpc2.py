@@ -133,7 +133,8 @@ class TDMPC2(nn.Module):
         self.end = _head([widths.latent, *hiddens, 1]) if predicts_end else None
         self.actor = _head([widths.latent, *hiddens, 2 * action_shape])
         self.critic = EnsembleMLP(ensemble_num, [both, *hiddens, bins], "mish", layer_norm=True, dropout=dropout)
-        self.register_buffer("bins", torch.linspace(-largest_bin, largest_bin, bins), persistent=False)
+        below = torch.linspace(-largest_bin, 0, (bins + 1) // 2)
+        self.register_buffer("bins", torch.cat([below, -below[:-1].flip(0)]), persistent=False)
         self._init_weights()
 
     @torch.no_grad()
@@ -216,9 +217,10 @@ class TDMPC2(nn.Module):
             Actions in [-1, 1], and the log densities of u, where the action is tanh(u).
         """
         mu, spread = full_precision(self.actor(latent)).chunk(2, -1)
-        noise = torch.zeros_like(mu) if noise is None else noise
         low, high = LOG_STD
         log_std = low + 0.5 * (high - low) * (spread.tanh() + 1)
+        if noise is None:
+            return mu.tanh(), -(log_std + HALF_LOG_TWO_PI).sum(-1)
         action = torch.addcmul(mu, log_std.exp(), noise).tanh()
         return action, -(0.5 * noise.square() + log_std + HALF_LOG_TWO_PI).sum(-1)
 

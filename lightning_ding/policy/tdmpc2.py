@@ -36,14 +36,13 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor
 
-from lightning_ding import nested, rl
-from lightning_ding.model.layers import InEvalMode
+from lightning_ding import rl
 from lightning_ding.policy.base.action_bounds import ActionBounds, continuous_action
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.recurrent import EnvStates, with_env_states
 from lightning_ding.policy.base.spaces import obs_shape
-from lightning_ding.policy.replay_policy import ReplayPolicy, make_target
+from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.policy.tdmpc2_options import TDMPC2Config
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.rl.world_models import without_cache
@@ -75,7 +74,7 @@ class TDMPC2Batch(TypedDict, total=False):
     """A minibatch of B sequences of T steps, as the losses read it."""
 
     obs: Tensor
-    """First observations, shape (B, ...)."""
+    """Observations before the steps, of which the first are read, shape (T, B, ...)."""
     next_obs: Tensor
     """Observations after the steps, shape (T, B, ...)."""
     action: Tensor
@@ -93,7 +92,7 @@ class TDMPC2Batch(TypedDict, total=False):
     noise: Tensor
     """Standard normal numbers of the actions that the prior's loss values, shape (L, B, A)."""
     critics: Tensor
-    """Indices of the critics of the targets and of the prior's loss, shape (2, 2)."""
+    """Indices of the critics of the targets and of the prior's loss, equal in all sequences, shape (2, B, 2)."""
     dropout: Tensor
     """Random integers for the dropout in the steps, shape (T, B); with ``model.dropout``."""
     actor_dropout: Tensor
@@ -136,9 +135,7 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
 
     def _init_learn(self) -> None:
         learn, model = self.config.learn, self.model
-        self.target_model = make_target(model.critic)
-        self._target_in_eval_mode = InEvalMode(self.target_model, where_it_matters=True)
-        self._target_update = learn.target_update()
+        self._make_target()
         self.value_range = rl.ReturnRange()
         """Percentiles of the values of the prior's actions, by which its loss is scaled."""
         parts = (model.dynamics, model.reward, model.critic, *([] if model.end is None else [model.end]))
@@ -254,14 +251,14 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
         reward = data["reward"]
         mask = data["mask"].to(reward)
         found = {
-            "obs": nested.apply(lambda x: x[0], data["obs"]),
+            "obs": data["obs"],
             "next_obs": data["next_obs"],
             "action": self.action_bounds.from_env(data["action"]).to(reward),
             "reward": reward,
             "discount_t": self._discount(data),
             "end": data["terminated"].to(reward) * (not self.config.learn.ignore_done),
             "mask": torch.cat([torch.ones_like(mask[:1]), mask]),
-            "critics": self._pairs(self.rng, 2).to(reward.device),
+            "critics": self._pairs(self.rng, 2).unsqueeze(1).expand(-1, reward.shape[1], -1).to(reward.device),
         }
         return found | {name: value.to(reward.device) for name, value in self._noise_of(*reward.shape, reward).items()}
 
@@ -282,7 +279,7 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
             report = self.updater.minimise(self.model_loss, batch)
         report |= self.updater.minimise(self.actor_loss, {**batch, "latent": report.pop("latent")}, index=1)
         self.value_range.update(gather_rows(report.pop("first_values")))
-        self._target_update.apply(self.model.critic, self.target_model, self.progress.train_iter)
+        self._update_target("critic")
         return report
 
     def model_loss(self, batch: TDMPC2Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -298,7 +295,7 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
         model, learn, action = self.model, self.config.learn, batch["action"]
         with torch.no_grad(), self._in_eval_mode.context:
             next_latent, target = self._targets(batch)
-        latents, errors = [model.encoder(batch["obs"])], list[Tensor]()
+        latents, errors = [model.encoder(batch["obs"][0])], list[Tensor]()
         for step, expected in enumerate(next_latent):
             latents.append(model.next(latents[-1], action[step]))
             errors.append((latents[-1] - expected).square().mean(-1))
@@ -326,7 +323,7 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
         model, next_obs = self.model, batch["next_obs"]
         latent = model.encoder(next_obs.flatten(0, 1)).unflatten(0, next_obs.shape[:2])
         action, _ = model.prior(latent, batch["next_noise"])
-        logit = model.value_logit(latent, action, batch["critics"][0], critic=self.target_model)
+        logit = model.value_logit(latent, action, batch["critics"][0, 0], critic=self.target_model.critic)
         return latent, batch["reward"] + batch["discount_t"] * model.decoded(logit).amin(0)
 
     def actor_loss(self, batch: TDMPC2Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -338,7 +335,7 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
         """
         model, latent = self.model, batch["latent"]
         action, log_prob = model.prior(latent, batch["noise"])
-        logit = model.value_logit(latent, action, batch["critics"][1], batch.get("actor_dropout"))
+        logit = model.value_logit(latent, action, batch["critics"][1, 0], batch.get("actor_dropout"))
         value, entropy = model.decoded(logit).mean(0), -model.action_size * log_prob
         gain = value / self.value_range.scale + self.config.learn.entropy_weight * entropy
         loss = -self._mean(gain, batch)

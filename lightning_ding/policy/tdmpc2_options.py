@@ -17,7 +17,7 @@ class TDMPC2ModelConfig:
     """The model of the env, the critics and the policy prior."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
-        core="a latent state depends on one observation; dreamerv3 has a recurrent model",
+        core="a latent state depends on one observation; dreamerv3 has a model with recurrent layers",
     )
 
     obs_shape: Any = None
