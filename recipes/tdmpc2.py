@@ -24,11 +24,11 @@ MAX_ENV_STEP = 5_000
 CONFIG = {
     "discount_factor": 0.975,
     "random_collect_size": 800,
-    "model": {"encoder": 64, "hidden": 64, "latent": 32, "predicts_end": False},
-    "plan": {"iterations": 4, "num_samples": 128, "num_elites": 16, "num_policy_samples": 8},
-    "learn": {"update_per_collect": 4, "batch_size": 128, "learning_rate": 0.001},
+    "model": {"encoder": 64, "hidden": 64, "latent": 32, "ensemble_num": 2, "predicts_end": False},
+    "plan": {"iterations": 3, "num_samples": 64, "num_elites": 12, "num_policy_samples": 6},
+    "learn": {"update_per_collect": 4, "batch_size": 64, "learning_rate": 0.001},
     "collect": {"n_sample": 4},
-    "eval": {"evaluator": {"eval_freq": 1_500, "n_episode": 20}},
+    "eval": {"evaluator": {"eval_freq": 4_200, "n_episode": 20}},
 }
 
 

@@ -12,8 +12,8 @@ exported graphs take the action of the policy prior, which needs no plan; ``poli
 
 The authors set ``discount_factor`` by the steps n of an episode: 1 - 5 / n, within [0.95, 0.995].
 
-Where this differs: evaluations draw candidates with the same random numbers in each step and env, so that they are
-repeatable, and do not disturb the run. Sequences end with their episode, and their missing steps count as 0. The scale
+Where this differs: every evaluation draws the same random numbers, equal in all envs, from a separate generator, so
+that it is repeatable and does not disturb the run. Sequences end with their episode, and their missing steps count as 0. The scale
 of values that the prior's loss divides by is that before the update, and its smallest value, 1, applies to the average.
 Dropout leaves out units of both hidden layers of the critics. Both optimizers have one epsilon. There are no additional
 updates after the random steps. One task is learned.
@@ -121,9 +121,9 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
     action_bounds: ActionBounds
     model: Any
     _plans = True
-    _fixed_noise: PlanNoise | None = None
     _collecting: EnvStates
     _evaluating: EnvStates
+    _evaluating_rng: np.random.Generator
 
     def _init_spaces(self) -> None:
         super()._init_spaces()
@@ -162,9 +162,7 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         if not (self._plans and self.config.eval.planning):
             return {"action": self.action_bounds.to_env(self.model.prior(self.model.encoder(obs))[0])}
-        if self._fixed_noise is None:
-            self._fixed_noise = self._plan_noise(np.random.default_rng(0), 1)
-        plan, drawn = self._plan(self._evaluating, obs, self._fixed_noise)
+        plan, drawn = self._plan(self._evaluating, obs, self._plan_noise(self._evaluating_rng, 1))
         return {"action": self.action_bounds.to_env(rl.first_action(plan, drawn.elite))}
 
     def _plan(self, states: EnvStates, obs: Any, noise: PlanNoise) -> tuple[rl.Plan, PlanNoise]:
@@ -180,14 +178,13 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
         candidates = latent.expand(-1, config.num_samples, -1)
 
         def value_of(plans: Tensor, iteration: int) -> Tensor:
-            last = drawn.last[iteration].expand(len(latent), -1, -1)
-            members = drawn.critics[iteration]
-            value: Tensor = model.plan_value(candidates, plans, self.config.discount_factor, last, members)
+            numbers = drawn.last[iteration].expand(len(latent), -1, -1), drawn.critics[iteration]
+            value: Tensor = model.plan_value(candidates, plans, self.config.discount_factor, *numbers)
             return value
 
         spread = {"min_std": config.min_std, "max_std": config.max_std, "temperature": config.temperature}
-        numbers = (mean.view(shape), proposals, drawn.candidates)
-        plan = rl.mppi(value_of, *numbers, num_elites=config.num_elites, **spread)
+        given = (mean.view(shape), proposals, drawn.candidates)
+        plan = rl.mppi(value_of, *given, num_elites=config.num_elites, **spread)
         states.write(env_ids, rl.moved_on(plan.mean).flatten(1))
         return plan, drawn
 
@@ -211,10 +208,17 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
     # ------------------------------------------------------------------ acting without plans
 
     def new_memory(self, way: Way) -> dict[str, Any]:
-        """Return an empty table of plans, by the attribute that holds it; nothing where actions are not planned."""
-        is_eval = way == "eval"
-        plans = self._plans and (self.config.eval if is_eval else self.config.collect).planning
-        return {"_evaluating" if is_eval else "_collecting": EnvStates()} if plans else {}
+        """Return what plans of envs need, by the attribute that holds it; nothing where actions are not planned."""
+        if way == "collect":
+            return {"_collecting": EnvStates()} if self._plans and self.config.collect.planning else {}
+        if not (self._plans and self.config.eval.planning):
+            return {}
+        return {"_evaluating": EnvStates(), "_evaluating_rng": np.random.default_rng(0)}
+
+    def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
+        self._evaluating.reset(data_id)
+        if data_id is None:  # an evaluation begins
+            self._evaluating_rng = np.random.default_rng(0)
 
     @contextmanager
     def _without_plans(self) -> Iterator[None]:
@@ -276,22 +280,22 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
 
     def _forward_learn(self, batch: Any) -> dict[str, Any]:
         with self._target_in_eval_mode:  # outside of the loss, which may be compiled
-            report = self.updater.minimise(self.model_loss, batch)
+            report = self.updater.minimise(self.loss, batch)
         report |= self.updater.minimise(self.actor_loss, {**batch, "latent": report.pop("latent")}, index=1)
         self.value_range.update(gather_rows(report.pop("first_values")))
         self._update_target("critic")
         return report
 
-    def model_loss(self, batch: TDMPC2Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: TDMPC2Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the model and the critics (section 3.1), and the metrics to report, detached.
 
         It reports ``latent``, the latent states of the sequences, shape (L, B, Z), ``q_value`` (E, T, B),
         ``target_q_value`` (T, B), and scalars: ``total_loss`` and its parts.
         """
         with without_cache(batch["reward"].device.type):
-            return self._model_loss(batch)
+            return self._loss(batch)
 
-    def _model_loss(self, batch: TDMPC2Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, batch: TDMPC2Batch) -> tuple[Tensor, dict[str, Tensor]]:
         model, learn, action = self.model, self.config.learn, batch["action"]
         with torch.no_grad(), self._in_eval_mode.context:
             next_latent, target = self._targets(batch)
@@ -339,7 +343,8 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
         value, entropy = model.decoded(logit).mean(0), -model.action_size * log_prob
         gain = value / self.value_range.scale + self.config.learn.entropy_weight * entropy
         loss = -self._mean(gain, batch)
-        report = {"actor_loss": loss.detach(), "entropy": -log_prob.detach().mean(), "first_values": value[0].detach()}
+        first = torch.where(loss.isfinite(), value[0], torch.nan).detach()  # of a step that is skipped, nothing counts
+        report = {"actor_loss": loss.detach(), "entropy": -log_prob.detach().mean(), "first_values": first}
         return loss, {**report, "value_scale": self.value_range.scale}
 
     def _mean(self, x: Tensor, batch: TDMPC2Batch) -> Tensor:

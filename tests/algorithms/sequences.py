@@ -21,7 +21,8 @@ def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """
     if hasattr(policy.config, "context_len"):
         return to_sub_sequences(policy, batch)
-    if not (hasattr(policy.model, "first_state") or hasattr(policy.model, "plan_value")):
+    learns_from_sequences = hasattr(policy.model, "first_state") or hasattr(policy.model, "plan_value")
+    if not learns_from_sequences or "mask" in batch:
         return batch
     length = policy._sequence_length() if hasattr(policy, "_sequence_length") else policy.sample_options["sequence"]
     size, number = len(batch["reward"]), policy.config.model.action_shape

@@ -48,6 +48,12 @@ def data(**changes: Any) -> Config:
     return {**columns, "terminated": terminated, "mask": mask, "discount": torch.full((T, B), 0.9), **changes}
 
 
+def with_equal_noise(policy: Any) -> None:
+    """Give all steps of evaluations the same random numbers."""
+    noise = policy._plan_noise(np.random.default_rng(0), 1)
+    policy._plan_noise = lambda rng, envs: noise
+
+
 class TestNetworks:
     def test_groups_of_a_latent_state_are_probabilities(self) -> None:
         found = SimNorm(2)(torch.tensor([[0.0, math.log(3.0), 1.0, 1.0]]))
@@ -139,7 +145,7 @@ class TestLosses:
     def test_losses_of_the_model_are_those_of_a_loop(self) -> None:
         policy = make(model={"dropout": 0.0})
         batch = policy.prepare(data())
-        loss, report = policy.model_loss(batch)
+        loss, report = policy.loss(batch)
         expected, states = slow_losses(policy, batch)
         for name, value in expected.items():
             assert report[name].item() == pytest.approx(value, rel=1e-5), name
@@ -152,7 +158,7 @@ class TestLosses:
         policy = make(model={"dropout": 0.0}, learn={"entropy_weight": 0.1})
         policy.value_range.high.fill_(4.0)
         batch = policy.prepare(data())
-        batch["latent"] = policy.model_loss(batch)[1]["latent"]
+        batch["latent"] = policy.loss(batch)[1]["latent"]
         loss, report = policy.actor_loss(batch)
         network, total, pair = policy.model, 0.0, batch["critics"][1, 0].tolist()
         for row in range(T + 1):
@@ -168,7 +174,7 @@ class TestLosses:
     def test_only_the_gradient_of_the_model_reaches_the_encoder_and_none_the_targets(self) -> None:
         policy = make()
         batch = policy.prepare(data())
-        loss, report = policy.model_loss(batch)
+        loss, report = policy.loss(batch)
         loss.backward()
         model = policy.model
         for part in (model.encoder, model.dynamics, model.reward, model.end, model.critic):
@@ -187,7 +193,7 @@ class TestLosses:
         for one in (given, other):
             policy.seed(1)
             batch = policy.prepare(one)
-            loss, report = policy.model_loss(batch)
+            loss, report = policy.loss(batch)
             losses.append((loss.item(), policy.actor_loss({**batch, "latent": report["latent"]})[0].item()))
         assert losses[0] == losses[1]
 
@@ -195,7 +201,7 @@ class TestLosses:
         policy = make()
         batch = policy.prepare(data())
         assert batch["discount_t"].tolist() == [[pytest.approx(0.9)] * 2] * 2 + [[0.0, pytest.approx(0.9)]]
-        target = policy.model_loss(batch)[1]["target_q_value"]
+        target = policy.loss(batch)[1]["target_q_value"]
         assert target[2, 0].item() == 5.0  # the reward alone
         assert (target != batch["reward"]).sum() == T * B - 1
         ignored = make(learn={"ignore_done": True}).prepare(data())
@@ -258,6 +264,7 @@ class TestPlans:
 
     def test_a_plan_begins_with_the_previous_one_until_its_env_is_reset(self) -> None:
         policy, obs = make(**SMOOTH), torch.randn(2, 3)
+        with_equal_noise(policy)
         first = policy.eval_mode.forward(obs)["action"]
         second = policy.eval_mode.forward(obs)["action"]
         assert not torch.equal(first, second)
@@ -271,6 +278,8 @@ class TestPlans:
     def test_envs_are_planned_as_each_alone_and_known_by_their_numbers(self) -> None:
         obs = torch.randn(3, 3)
         together, alone = make(), make()
+        with_equal_noise(together)
+        with_equal_noise(alone)
         for _ in range(2):
             found = together.eval_mode.forward({number: obs[number] for number in (2, 0)})
             for number in (2, 0):
@@ -284,6 +293,16 @@ class TestPlans:
             if policy is watched:
                 policy.eval_mode.forward(torch.randn(5, 3))
         assert torch.equal(plain.collect_mode.forward(obs)["action"], watched.collect_mode.forward(obs)["action"])
+
+    def test_evaluations_repeat_each_other_with_new_noise_in_each_step(self) -> None:
+        policy, obs = make(plan={"num_elites": 8}, **{"horizon": 1}), torch.randn(2, 3)
+        ways = []
+        for _ in range(2):
+            policy.eval_mode.reset()
+            ways.append(torch.stack([policy.eval_mode.forward(obs)["action"] for _ in range(8)]))
+            policy.eval_mode.reset([0, 1])
+        assert torch.equal(*ways)
+        assert len(ways[0][:, 0].unique(dim=0)) > 4
 
     def test_memory_of_collecting_is_restored(self) -> None:
         policy, other, obs = make(), make(), torch.randn(2, 3)
