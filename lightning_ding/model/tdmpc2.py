@@ -66,7 +66,8 @@ class SimNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features, shape (..., Z), whose groups sum to 1, of ``x``, whose last axis is a multiple of V."""
-        return full_precision(x).unflatten(-1, (-1, self.group)).softmax(-1).flatten(-2)
+        grouped: Tensor = full_precision(x).unflatten(-1, (-1, self.group))
+        return grouped.softmax(-1).flatten(-2)
 
 
 @MODEL_REGISTRY.register("tdmpc2")

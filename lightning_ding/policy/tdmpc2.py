@@ -13,10 +13,10 @@ exported graphs take the action of the policy prior, which needs no plan; ``poli
 The authors set ``discount_factor`` by the steps n of an episode: 1 - 5 / n, within [0.95, 0.995].
 
 Where this differs: every evaluation draws the same random numbers, equal in all envs, from a separate generator, so
-that it is repeatable and does not disturb the run. Sequences end with their episode, and their missing steps count as 0. The scale
-of values that the prior's loss divides by is that before the update, and its smallest value, 1, applies to the average.
-Dropout leaves out units of both hidden layers of the critics. Both optimizers have one epsilon. There are no additional
-updates after the random steps. One task is learned.
+that it is repeatable and does not disturb the run. Sequences end with their episode, and their missing steps count as
+0. The scale of values that the prior's loss divides by is that before the update, and its smallest value, 1, applies to
+the average. Dropout leaves out units of both hidden layers of the critics. Both optimizers have one epsilon. There are
+no additional updates after the random steps. One task is learned.
 
 Shapes: T steps of a sequence (``horizon``), L = T + 1 latent states, B sequences or envs, A dimensions of an action, Z
 size of a latent state, E critics, K candidates, P of them from the prior, I iterations, S = T A.
@@ -182,7 +182,11 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
             value: Tensor = model.plan_value(candidates, plans, self.config.discount_factor, *numbers)
             return value
 
-        spread = {"min_std": config.min_std, "max_std": config.max_std, "temperature": config.temperature}
+        spread: dict[str, Any] = {
+            "min_std": config.min_std,
+            "max_std": config.max_std,
+            "temperature": config.temperature,
+        }
         given = (mean.view(shape), proposals, drawn.candidates)
         plan = rl.mppi(value_of, *given, num_elites=config.num_elites, **spread)
         states.write(env_ids, rl.moved_on(plan.mean).flatten(1))
@@ -196,9 +200,9 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
             (steps, envs, proposed, size),
             (config.iterations, envs, samples, size),
         )
-        normal = [torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes]
+        candidates, proposals, last = (torch.from_numpy(rng.standard_normal(one, dtype=np.float32)) for one in shapes)
         elite = torch.from_numpy(rng.gumbel(size=(envs, config.num_elites)).astype(np.float32))
-        return PlanNoise(*normal, self._pairs(rng, config.iterations), elite)
+        return PlanNoise(candidates, proposals, last, self._pairs(rng, config.iterations), elite)
 
     def _pairs(self, rng: np.random.Generator, number: int) -> Tensor:
         """Return the indices of pairs of different critics, shape (number, 2)."""
@@ -264,11 +268,12 @@ class TDMPC2Policy(ReplayPolicy[TDMPC2Config]):
             "mask": torch.cat([torch.ones_like(mask[:1]), mask]),
             "critics": self._pairs(self.rng, 2).unsqueeze(1).expand(-1, reward.shape[1], -1).to(reward.device),
         }
-        return found | {name: value.to(reward.device) for name, value in self._noise_of(*reward.shape, reward).items()}
+        return found | {name: value.to(reward.device) for name, value in self._noise_of(reward).items()}
 
-    def _noise_of(self, steps: int, size: int, like: Tensor) -> dict[str, Tensor]:
+    def _noise_of(self, reward: Tensor) -> dict[str, Tensor]:
+        steps, size = reward.shape
         numbers = self.rng.standard_normal((2 * steps + 1, size, self.model.action_size), dtype=np.float32)
-        next_noise, noise = torch.from_numpy(numbers).to(like.dtype).split([steps, steps + 1])
+        next_noise, noise = torch.from_numpy(numbers).to(reward.dtype).split([steps, steps + 1])
         found = {"next_noise": next_noise, "noise": noise}
         if self.config.model.dropout:
             integers = torch.from_numpy(self.rng.integers(2**32, size=(2 * steps + 1, size)))

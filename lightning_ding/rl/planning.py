@@ -56,7 +56,8 @@ def weighted_moments(elites: Tensor, weight: Tensor, min_std: float, max_std: fl
         max_std: Largest standard deviation that is returned, >= min_std.
 
     Example:
-        >>> mean, std = weighted_moments(torch.tensor([0.0, 1.0]).view(1, 2, 1, 1), torch.tensor([[0.5, 0.5]]), 0.1, 2.0)
+        >>> elites = torch.tensor([0.0, 1.0]).view(1, 2, 1, 1)
+        >>> mean, std = weighted_moments(elites, torch.tensor([[0.5, 0.5]]), 0.1, 2.0)
         >>> mean.item(), std.item()
         (0.5, 0.5)
     """

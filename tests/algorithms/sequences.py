@@ -14,7 +14,7 @@ OF_SEQUENCES = ("IS", "priority")
 
 
 def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return B sequences, each made of one transition of a batch; that of a policy that learns from single ones unchanged.
+    """Return B sequences, each made of one transition of a batch; that of another policy unchanged.
 
     Observations and rewards grow from step to step, and an episode may terminate at the last real one. The last step of
     every second sequence is padding.

@@ -16,7 +16,9 @@ from lightning_ding.policy.qac import QACPolicy
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of, with_actor
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-WITH_ENCODERS = [name for name in ALGORITHMS if name not in ("dreamerv3", "mbpo", "tdmpc2")]  # sizes of a paper, and vectors only
+WITH_ENCODERS = [
+    name for name in ALGORITHMS if name not in ("dreamerv3", "mbpo", "tdmpc2")
+]  # sizes of a paper, and vectors only
 WITH_LAYER_NORM = [name for name in WITH_ENCODERS if name != "xqc"]  # whose layers have batch normalisation
 
 

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.testing import assert_close
 
-from lightning_ding import rl
 from lightning_ding.config import deep_merge
 from lightning_ding.model.tdmpc2 import TDMPC2, SimNorm
 from lightning_ding.policy import TDMPC2Policy
@@ -74,7 +73,7 @@ class TestNetworks:
 
     def test_first_weights_are_those_of_the_authors(self) -> None:
         torch.manual_seed(0)
-        network = TDMPC2(4, 2)
+        network: Any = TDMPC2(4, 2)
         latent, action = network.encoder(torch.randn(5, 4)), torch.randn(5, 2).clamp(-1, 1)
         assert network.decoded(network.reward_logit(latent, action)).tolist() == [0.0] * 5
         assert network.decoded(network.value_logit(latent, action)).tolist() == [[0.0] * 5] * 5
@@ -229,7 +228,9 @@ class TestLosses:
     def test_the_encoder_learns_with_smaller_steps(self) -> None:
         policy = make(learn={"learning_rate": 1e-3, "encoder_lr_scale": 0.25})
         encoder = {id(one) for one in policy.model.encoder.parameters()}
-        rates = {group["lr"]: {id(one) for one in group["params"]} for group in policy.updater.optimizers[0].param_groups}
+        rates = {
+            group["lr"]: {id(one) for one in group["params"]} for group in policy.updater.optimizers[0].param_groups
+        }
         assert rates[0.00025] == encoder
         assert policy.cur_lr() == 0.001
 
@@ -333,7 +334,9 @@ class TestPlans:
 class TestWithoutPlans:
     def test_prediction_and_forward_are_those_of_the_prior(self) -> None:
         policy = make(**SMOOTH)
-        policy.build(spaces.Box(-1, 1, (3,)), spaces.Box(np.array([-1.0, -1.0]), np.array([3.0, 1.0]), dtype=np.float64))
+        policy.build(
+            spaces.Box(-1, 1, (3,)), spaces.Box(np.array([-1.0, -1.0]), np.array([3.0, 1.0]), dtype=np.float64)
+        )
         obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
         with torch.no_grad():
             mean = policy.action_bounds.to_env(policy.model.prior(policy.model.encoder(torch.from_numpy(obs)))[0])
@@ -350,7 +353,9 @@ class TestWithoutPlans:
 
     def test_graph_is_that_of_the_prior(self, tmp_path: Path) -> None:
         runtime = pytest.importorskip("onnxruntime")
-        policy = make().build(spaces.Box(-1, 1, (3,)), spaces.Box(np.float32([-1, -1]), np.float32([3, 1])))
+        policy = make().build(
+            spaces.Box(-1, 1, (3,)), spaces.Box(np.array([-1, -1], np.float32), np.array([3, 1], np.float32))
+        )
         session = runtime.InferenceSession(str(policy.export(tmp_path / "prior.onnx")))
         obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
         (action,) = session.run(None, {"obs": obs})
@@ -462,7 +467,7 @@ class TestOptions:
         buffer = create_buffer(policy.config.other.replay_buffer, seed=0)
         ends = np.array([False, False, True, False, False])
         obs = np.arange(15.0, dtype=np.float32).reshape(5, 3)
-        steps = {"obs": obs, "next_obs": obs + 3, "action": np.zeros((5, A), np.float32)}
+        steps: Config = {"obs": obs, "next_obs": obs + 3, "action": np.zeros((5, A), np.float32)}
         steps |= {"reward": np.ones(5, np.float32), "terminated": ends, "truncated": np.zeros(5, dtype=bool)}
         buffer.push({**steps, "env_id": np.zeros(5, dtype=int)})
         batch = policy.prepare(buffer.sample(64, **policy.sample_options))
@@ -471,14 +476,18 @@ class TestOptions:
 
 
 def corridor(rng: np.random.Generator, size: int) -> Config:
-    """Return random steps of a point in [-1, 1] that moves by half of the action; the reward is 1 - its distance to 0.5."""
+    """Return random steps of a point that moves by half of the action; the reward is 1 - its distance to 0.5."""
     place, action = rng.uniform(-1, 1, (T + 1, size, 1)), rng.uniform(-1, 1, (T, size, 1))
     for step in range(T):
         place[step + 1] = np.clip(place[step] + 0.5 * action[step], -1, 1)
     reward = 1 - np.abs(place[1:, :, 0] - 0.5)
     columns = {"obs": place[:-1], "next_obs": place[1:], "action": action, "reward": reward}
     found = {name: torch.from_numpy(one.astype(np.float32)) for name, one in columns.items()}
-    return {**found, "terminated": torch.zeros(T, size, dtype=torch.bool), "mask": torch.ones(T, size, dtype=torch.bool)}
+    return {
+        **found,
+        "terminated": torch.zeros(T, size, dtype=torch.bool),
+        "mask": torch.ones(T, size, dtype=torch.bool),
+    }
 
 
 @pytest.mark.parametrize("seed", [0])

@@ -1,8 +1,9 @@
-"""Planning by MPPI against numbers by hand and a loop over envs and candidates, and on a problem with a known optimum."""
+"""Planning by MPPI against numbers by hand and a loop over envs, and on a problem with a known optimum."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.testing import assert_close
 
 from lightning_ding import rl
 
-SPREAD = {"num_elites": 2, "temperature": 0.5, "min_std": 0.05, "max_std": 2.0}
+SPREAD: dict[str, Any] = {"num_elites": 2, "temperature": 0.5, "min_std": 0.05, "max_std": 2.0}
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -40,7 +41,8 @@ class TestElites:
         assert_close(mean, torch.tensor([[[0.5, 0.3]]]))
         assert_close(std, torch.tensor([[[0.8, 0.05]]]))
         assert_close(
-            rl.weighted_moments(elites, torch.tensor([[0.75, 0.25]]), 0.05, 2.0)[1][0, 0, 0].square(), torch.tensor(0.75)
+            rl.weighted_moments(elites, torch.tensor([[0.75, 0.25]]), 0.05, 2.0)[1][0, 0, 0].square(),
+            torch.tensor(0.75),
         )
 
 
@@ -67,7 +69,11 @@ def slow_plan(mean: Tensor, proposals: Tensor, noise: Tensor, goal: Tensor) -> t
 
 class TestMPPI:
     def test_envs_together_are_planned_as_in_a_loop(self) -> None:
-        mean, proposals, noise = 0.3 * numbers(3, 2, 2), numbers(3, 2, 2, 2, seed=1).clamp(-1, 1), numbers(3, 3, 6, 2, 2)
+        mean, proposals, noise = (
+            0.3 * numbers(3, 2, 2),
+            numbers(3, 2, 2, 2, seed=1).clamp(-1, 1),
+            numbers(3, 3, 6, 2, 2),
+        )
         goal = numbers(3, 2, 2, seed=3)
         plan = rl.mppi(
             lambda plans, _: -(plans - goal.unsqueeze(1)).square().sum((-2, -1)), mean, proposals, noise, **SPREAD
@@ -100,12 +106,12 @@ class TestMPPI:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_it_finds_the_optimum_of_a_problem_with_a_known_one(self, seed: int) -> None:
-        """A point at 0 moves by each action; the reward is minus its squared distance from 1.5, so 1, 0.5, 0 is best."""
+        """A point at 0 moves by each action; the cost is its squared distance from 1.5, so 1, 0.5, 0 is best."""
 
         def value_of(plans: Tensor, _: int) -> Tensor:
             return -(plans.squeeze(-1).cumsum(-1) - 1.5).square().sum(-1)
 
-        spread = {"num_elites": 16, "temperature": 20.0, "min_std": 0.02, "max_std": 2.0}
+        spread: dict[str, Any] = {"num_elites": 16, "temperature": 20.0, "min_std": 0.02, "max_std": 2.0}
         noise = numbers(10, 2, 256, 3, 1, seed=seed)
         plan = rl.mppi(value_of, torch.zeros(2, 3, 1), torch.zeros(2, 0, 3, 1), noise, **spread)
         best = plan.elites[:, :1]
