@@ -29,7 +29,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 INIT_STD = 0.02
 
 
-class Size(NamedTuple):
+class Widths(NamedTuple):
     """Widths of the networks, those of the authors' code."""
 
     encoder: int
@@ -39,11 +39,11 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "1m": Size(256, 2, 384, 128),
-    "5m": Size(256, 2, 512, 512),
-    "19m": Size(1024, 3, 1024, 768),
-    "48m": Size(1792, 4, 1792, 768),
-    "317m": Size(4096, 5, 4096, 1376),
+    "1m": Widths(256, 2, 384, 128),
+    "5m": Widths(256, 2, 512, 512),
+    "19m": Widths(1024, 3, 1024, 768),
+    "48m": Widths(1792, 4, 1792, 768),
+    "317m": Widths(4096, 5, 4096, 1376),
 }
 
 
@@ -120,7 +120,7 @@ class TDMPC2(nn.Module):
         super().__init__()
         require(size in SIZES, "model.size", f"one of {list(SIZES)}", size)
         given = (encoder, encoder_layers, hidden, latent)
-        widths = Size(*(known if own is None else own for own, known in zip(given, SIZES[size], strict=True)))
+        widths = Widths(*(known if own is None else own for own, known in zip(given, SIZES[size], strict=True)))
         require(widths.latent % simplex == 0, "model.latent", f"a multiple of simplex ({simplex})", widths.latent)
         is_vector = not holds_image(obs_shape) and (is_described(obs_shape) or not isinstance(obs_shape, Mapping))
         require(is_vector, "model.obs_shape", "that of a vector", obs_shape)
