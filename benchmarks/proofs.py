@@ -253,6 +253,11 @@ def load(recipe: str) -> ModuleType:
     return module
 
 
+def env_kwargs(proof: Proof) -> dict[str, Any]:
+    """Return the arguments that the recipe of a proof makes its envs with."""
+    return dict(getattr(load(proof.recipe), "ENV_KWARGS", {}))
+
+
 def classes(module: ModuleType) -> tuple[Any, Any]:
     """Return the policy and the datamodule class that a recipe imports.
 
