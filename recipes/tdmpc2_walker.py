@@ -4,7 +4,7 @@
     python recipes/tdmpc2_walker.py --seed 1
 
 Trains for 100,000 env steps, each of two frames, with the settings of the authors: networks of 5 million parameters,
-512 candidate plans in 6 iterations, and one update for each step. It takes about a second for each env step on one core
+512 candidate plans in 6 iterations, and one update for each step. It takes seconds for each env step on one core
 of a CPU, and is meant for a GPU.
 """
 
