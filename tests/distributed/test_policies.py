@@ -38,7 +38,7 @@ RUN = {
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tdmpc2", "tqc", "xqc"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tdmpc2", "tqc", "xqc", "bro", "td7"),
     *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
 TEAMS = dict.fromkeys(
@@ -50,7 +50,7 @@ IMAGINES = {"mbpo"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tdmpc2", "tqc", "xqc"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tdmpc2", "tqc", "xqc", "bro", "td7"}
 
 
 def of_package() -> set[str]:
