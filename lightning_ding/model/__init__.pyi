@@ -36,8 +36,8 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
-from .tdmpc2 import TDMPC2 as TDMPC2
 from .td7 import SALEQAC as SALEQAC
+from .tdmpc2 import TDMPC2 as TDMPC2
 from .teams.coma import COMA as COMA
 from .teams.havac import HAVAC as HAVAC
 from .teams.mat import MAT as MAT
