@@ -22,7 +22,6 @@ size of an action, G latent variables, S size of a recurrent state, Z size of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
@@ -43,6 +42,7 @@ from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.policy.dreamerv3_options import DreamerV3Config
 from lightning_ding.policy.replay_policy import ReplayPolicy, make_target
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.rl.world_models import without_cache
 from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.utils.ranks import gather_rows
 
@@ -72,17 +72,6 @@ class DreamerV3Batch(TypedDict):
     """Uniform numbers, shape (H, B, K, G), of trajectories from K rows."""
     action_noise: Tensor
     """Uniform numbers, shape (H, B, K), or standard normal ones, shape (H, B, K, A)."""
-
-
-def without_cache(device_type: str) -> AbstractContextManager[Any]:
-    """Return a context in which autocast, if it is on, keeps no weights of 16 bits.
-
-    Otherwise the gradients of all rows would be added up in 16 bits, and weights from imagination, which has no
-    gradient, would be used in the losses, whose gradient would not reach them.
-    """
-    if not torch.is_autocast_enabled(device_type):
-        return nullcontext()
-    return torch.autocast(device_type, torch.get_autocast_dtype(device_type), cache_enabled=False)
 
 
 @POLICY_REGISTRY.register("dreamerv3")

@@ -7,7 +7,8 @@ Shapes: N bins, G latent variables of K classes, L rows of a sequence or of an i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,17 @@ SMALLEST_RANGE = 1.0  # returns that differ by less are not scaled up
 def wide(x: Tensor) -> Tensor:
     """Return numbers of 16 bits in 32 bits, and others as they are."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def without_cache(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which autocast, if it is on, keeps no weights of 16 bits.
+
+    Otherwise the gradients of all rows would be added up in 16 bits, and weights from imagination or from targets,
+    which have no gradient, would be used in the losses, whose gradient would not reach them.
+    """
+    if not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, torch.get_autocast_dtype(device_type), cache_enabled=False)
 
 
 def two_hot_bins(number: int) -> Tensor:
