@@ -218,9 +218,12 @@ PROOFS = {
     "d4pg_pendulum": Proof("d4pg", "Pendulum-v1", 15_000, -200),
     "crossq_pendulum": Proof("crossq", "Pendulum-v1", 8_000, -200),
     "xqc_pendulum": Proof("xqc", "Pendulum-v1", 8_000, -200),
+    "bro_pendulum": Proof("bro", "Pendulum-v1", 6_000, -200),
+    "td7_pendulum": Proof("td7", "Pendulum-v1", 8_000, -200),
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
+    "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 5_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),
@@ -247,6 +250,7 @@ PROOFS = {
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
+    "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
@@ -264,6 +268,11 @@ def load(recipe: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def env_kwargs(proof: Proof) -> dict[str, Any]:
+    """Return the arguments that the recipe of a proof makes its envs with."""
+    return dict(getattr(load(proof.recipe), "ENV_KWARGS", {}))
 
 
 def classes(module: ModuleType) -> tuple[Any, Any]:

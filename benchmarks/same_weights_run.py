@@ -164,6 +164,8 @@ def family(kind: str) -> tuple[Config, ...]:
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
     if kind == "dreamerv3":
         return {name: section for name, section in REPLAY.items() if name != "random_collect_size"}, {}
+    if kind == "tdmpc2":
+        return REPLAY, {"model": {"encoder": 8, "hidden": 8, "latent": 8, "simplex": 4}}
     if kind in ("maddpg", "masac", "iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"):
         return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
@@ -265,9 +267,29 @@ CASES: dict[str, Case] = {
         },
         "Pendulum-v1",
     ),
+    "tdmpc2": Case(
+        "plans in a latent model",
+        "tdmpc2",
+        {"plan": {"iterations": 2, "num_samples": 16, "num_elites": 4, "num_policy_samples": 4}},
+        "Pendulum-v1",
+    ),
     "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),
     "xqc": Case(
         "unit weights, a reset", "xqc", {"model": {"n_atom": 11}, "learn": {"reset_freq": 9}}, "Pendulum-v1", ranks=2
+    ),
+    "bro": Case(
+        "two actors, a reset",
+        "bro",
+        {"model": {"num_quantiles": 7}, "learn": {"reset_at": [9]}},
+        "Pendulum-v1",
+        ranks=2,
+    ),
+    "td7": Case(
+        "embeddings, prioritised",
+        "td7",
+        {"model": {"embedding_size": 8}, "learn": {"target_update_freq": 4}},
+        "Pendulum-v1",
+        ranks=2,
     ),
     "simba": Case(
         "layers of SimBa and SimBa v2",

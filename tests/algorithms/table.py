@@ -46,6 +46,11 @@ DREAMER: Config = {
     ),
     **{"learn_unroll_len": 4, "horizon": 2},
 }
+TINY_TDMPC2: Config = {"encoder": 8, "hidden": 8, "latent": 8, "simplex": 4, "ensemble_num": 3, "bins": 11}
+TDMPC2: Config = {
+    **deep_merge(REPLAY, {"model": TINY_TDMPC2, "learn": {"learning_rate": 1e-3}}),
+    "plan": {"iterations": 2, "num_samples": 8, "num_elites": 4, "num_policy_samples": 2},
+}
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ACER: Config = {name: section for name, section in ACTOR_CRITIC.items() if name != "random_collect_size"}
 ROLLOUT: Config = {
@@ -56,6 +61,8 @@ ROLLOUT: Config = {
 REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 XQC: Config = {"model": {"critic_head_layer_num": 1, "n_atom": 11}, "learn": {"reset_freq": 5}}
+BRO: Config = {"model": {"critic_head_layer_num": 1, "num_quantiles": 5}, "learn": {"reset_at": [5]}}
+TD7: Config = {"model": {"embedding_size": 8, "embedding_hidden_size": 16}, "learn": {"target_update_freq": 4}}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
@@ -128,8 +135,11 @@ ALGORITHMS = {
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
     "mbpo": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, SHORT_MBPO)),
+    "tdmpc2": Algorithm("Pendulum-v1", TDMPC2),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
+    "bro": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, BRO)),
+    "td7": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, TD7)),
     "ppo": Algorithm(config=PPO),
     "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(

@@ -24,6 +24,7 @@ from tests.algorithms.table import (
     CONTINUOUS_ONLY,
     TEAMS,
     TINY_DREAMER,
+    TINY_TDMPC2,
     WITHOUT_COLLECTING,
     make_datamodule,
     make_policy,
@@ -37,17 +38,21 @@ from tests.conftest import MakeTrainer
 Config = dict[str, Any]
 
 SIZE = 64
-RATES = {"learning_rate"} | {f"learning_rate_{part}" for part in ("actor", "critic", "q", "policy", "alpha")}
+RATES = {"learning_rate"} | {
+    f"learning_rate_{part}" for part in ("actor", "critic", "q", "policy", "alpha", "embedding", "weights")
+}
 DISCRETE = {"obs_shape": 6, "action_shape": 3}
 CONTINUOUS = {"obs_shape": 6, "action_shape": 2}
 ON_POLICY = [{**DISCRETE, "action_space": "discrete"}, {**CONTINUOUS, "action_space": "continuous"}]
 NARROW: dict[str, Config] = {  # 16 bits are slow on a CPU
     "crossq": {"critic_head_hidden_size": 64},
     "xqc": {"critic_head_hidden_size": 64, "actor_head_hidden_size": 64},
+    "bro": {"critic_head_hidden_size": 64, "actor_head_hidden_size": 64},
     "cql": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
     **{name: {"core": {"hidden_size": 32}} for name in ("r2d2", "r2d3", "ngu")},
     "recurrent_ppo": {"core": {"hidden_size": 32}},
     "dreamerv3": TINY_DREAMER,
+    "tdmpc2": {**TINY_TDMPC2, "hidden": 32},
 }
 CASES: list[tuple[str, Config]] = [
     (name, {**(CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE), **NARROW.get(name, {})})

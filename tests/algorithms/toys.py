@@ -88,6 +88,13 @@ SMALL_DREAMER: Config = {
     "model": {"deter": 32, "hidden": 16, "units": 32, "groups": 4, "classes": 4, "blocks": 2},
     "learn": {"learning_rate": 3e-3, "warmup": 20, "update_per_collect": 4},
 }
+SMALL_TDMPC2: Config = {
+    "model": {"encoder": 32, "hidden": 32, "latent": 32},
+    "plan": {"iterations": 3, "num_samples": 64, "num_elites": 16, "num_policy_samples": 8},
+    "learn": {"update_per_collect": 8, "batch_size": 64, "learning_rate": 1e-3},
+    "collect": {"n_sample": 8},
+}
+OF_PLANS = "plans of 512 candidates take half a second"
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
 RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
@@ -105,6 +112,13 @@ OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for mi
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 WIDE_SUPPORT: Config = {"v_min": -10.0, "v_max": 10.0}
 SMALL_XQC: Config = {"model": {"critic_head_hidden_size": 64, "critic_head_layer_num": 1, "actor_head_hidden_size": 64}}
+SMALL_BRO = deep_merge(SMALL_XQC, {"model": {"num_quantiles": 16}, "learn": {"update_per_collect": 1, "reset_at": []}})
+OF_BLOCKS = "critics of 512 units with 100 quantiles, 10 updates a step and resets take minutes"
+COPIED_SOON: Config = {
+    "model": {"embedding_size": 32, "embedding_hidden_size": 32},
+    "learn": {"target_update_freq": 50},
+}
+OF_COPIES = "before the first copy the next value counts as 0, for 250 updates"
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 FEW_ROLLOUTS: Config = {
     "dynamics": {
@@ -123,7 +137,7 @@ OF_LONG_EPISODES = "its sequences of 104 steps would be padding, with 1 update f
 OF_GYM = "its context of 20 steps would be padding, returns are divided by 1,000, and 10,000 updates warm it up"
 NO_BOX = without(CONTINUOUS_ONLY, "its actions are continuous")
 NO_VALUES = without(("pg", "bc", "dt"), "it learns no values") | without(
-    ("dreamerv3",), "its values are of latent states"
+    ("dreamerv3", "tdmpc2"), "its values are of latent states"
 )
 NO_CHOICE = without([name for name in NAMES if name not in CONTINUOUS], "its actions are discrete")
 
@@ -167,8 +181,11 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "redq": Run(1040, slow=True),
     "mbpo": Run(1040, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1040, slow=True),
+    "tdmpc2": Run(1200, SMALL_TDMPC2, OF_PLANS, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1600, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
+    "bro": Run(1600, SMALL_BRO, OF_BLOCKS, slow=True),
+    "td7": Run(1600, COPIED_SOON, OF_COPIES, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
@@ -192,7 +209,7 @@ OF_BETA = "with its own beta it stays near random data, at 0.8"
 PARTS: dict[str, Run | str] = {
     **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
-    "mbpo": "its observations are a single vector",
+    **without(("mbpo", "tdmpc2"), "its observations are a single vector"),
     "recurrent_ppo": Run(12_288, slow=True),
     "dreamerv3": Run(4000, SMALL_DREAMER, "its networks and its step size are made for long runs", slow=True),
     "iql": Run(500, SHARP, OF_BETA, slow=True),
@@ -225,7 +242,7 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3"],
+        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3", "tdmpc2"],
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),
@@ -258,6 +275,8 @@ GOALS: dict[str, Run | str] = {
     ),
     "crossq": Run(7000, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
     "xqc": Run(7000, deep_merge(SMALL_XQC, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
+    "bro": Run(2500, deep_merge(SMALL_BRO, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_BLOCKS}", slow=True),
+    "td7": Run(2500, deep_merge(COPIED_SOON, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_COPIES}", slow=True),
 }
 NEVER_OCCURS: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),
@@ -303,6 +322,8 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1300, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
+    "bro": Run(1300, SMALL_BRO, OF_BLOCKS, slow=True),
+    "td7": Run(1300, COPIED_SOON, OF_COPIES, slow=True),
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
@@ -371,6 +392,8 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_WIDE_CRITICS}; {OF_ENTROPY}; its support is for scaled rewards",
         slow=True,
     ),
+    "bro": Run(2000, deep_merge(NO_ENTROPY, SMALL_BRO), f"{OF_BLOCKS}; {OF_ENTROPY}", slow=True),
+    "td7": Run(2000, COPIED_SOON, OF_COPIES, slow=True),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),

@@ -302,7 +302,7 @@ class ReplaySettings:
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
             in_sequences=in_sequences,
-            columns=(STATE, IS_FIRST) if has_memory else (),
+            columns=(STATE, IS_FIRST) if policy.stores_memory else (),
         )
 
     def make_env(self) -> Any:
