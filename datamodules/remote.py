@@ -185,15 +185,20 @@ class RemoteReplayDataModule(RunDataModule):
 
     def _begin(self) -> None:
         """Start fetching rounds. A checkpoint has already restored the counters."""
-        self._feed = RemoteFeed(self._ask, self.prefetch, self.patience, self.info_keys, self._keeps_records)
+        ahead = 0 if self._policy.on_policy else self.prefetch  # a rollout is collected with the newest weights
+        self._feed = RemoteFeed(self._ask, ahead, self.patience, self.info_keys, self._keeps_records)
         self.collector = self._feed
 
     def _ask(self) -> RemoteData:
         policy, rank = self._policy, cast(Trainer, self.trainer).global_rank
-        amount = (policy.batch_size, policy.update_per_collect)
-        return self.comm_learner.get_data(*amount, policy.progress.train_iter, policy.sample_options, rank)
+        amount, options = (policy.batch_size, policy.update_per_collect), {}
+        if policy.on_policy:
+            amount = (1, 1)  # the coordinator knows the size of a rollout
+        else:
+            options = policy.sample_options
+        return self.comm_learner.get_data(*amount, policy.progress.train_iter, options, rank)
 
-    def _next_round(self) -> RemoteRound | None:
+    def _next_round(self) -> RemoteRound | dict[str, Any] | None:
         """Return the next round; after the last one, stop the Trainer and return None."""
         began, feed = time.perf_counter(), cast(RemoteFeed, self._feed)
         answer = feed.next(lambda: self.cancel_requested)
@@ -208,6 +213,8 @@ class RemoteReplayDataModule(RunDataModule):
         metrics = {f"remote/{name}": float(value) for name, value in stats.items() if value is not None}
         self._metrics = {**metrics, "remote/prefetched": float(feed.ready)}
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
+        if self._policy.on_policy:
+            return data  # after learning from it, the policy itself adds it to the statistics
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update({"obs": self._observations(data)})
         return RemoteRound(data, self._policy.update_per_collect)
@@ -242,16 +249,16 @@ class RemoteReplayDataModule(RunDataModule):
         """Check that the policy learns from replay alone.
 
         Raises:
-            ValueError: If the policy learns from rollouts, from a data set, or from demonstrations too.
+            ValueError: If the policy learns from a data set, or from demonstrations too.
         """
         name = type(policy).__name__
         is_enough = policy.demonstrations in ("optional", "refused")
         require(is_enough, "policy", "one that needs no demonstrations", name)
-        require(not policy.on_policy, "policy", "one that learns from replay", name)
-        episodes = policy.n_episode
-        require(episodes is None, "collect.n_episode", "None in a distributed run, which counts transitions", episodes)
-        collects = policy.n_sample is not None
-        require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
+        if not policy.on_policy:
+            allowed, episodes = "None in a distributed run, which counts transitions", policy.n_episode
+            require(episodes is None, "collect.n_episode", allowed, episodes)
+            collects = policy.n_sample is not None
+            require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         policy.config.reward_model.refuse("RemoteDataModule")
 
     def _setup_without_env(self, stage: str) -> Spaces:

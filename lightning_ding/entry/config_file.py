@@ -14,7 +14,7 @@ from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, require, resolve
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
-from lightning_ding.distributed.coordinator.intake import ReplaySettings
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import get_transport
 from lightning_ding.envs.named import find_callable, find_env, find_wrappers
 from lightning_ding.registry import import_modules

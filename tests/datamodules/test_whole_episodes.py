@@ -13,7 +13,7 @@ import torch
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
-from lightning_ding.distributed.coordinator.intake import check_policy
+from lightning_ding.distributed.coordinator.settings import check_policy
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import DQNPolicy, create_policy
 from tests.algorithms.table import make_datamodule, make_policy, plain

@@ -11,7 +11,7 @@ import pytest
 from lightning_ding.config import resolve
 from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.intake import check_policy, known_policies
+from lightning_ding.distributed.coordinator.settings import check_policy, known_policies
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
@@ -110,7 +110,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     sequences["dreamerv3"] = {"learn_unroll_len": 4, "horizon": 2, "model": TINY_DREAMER}
     policy: dict[str, Any] = {
         "type": name,
-        "learn": {"update_per_collect": 2, "batch_size": 4},
+        "learn": {"update_per_collect": 2, "batch_size": 4} if name not in ON_POLICY else {"batch_size": 4},
         "collect": {"n_sample": 8},
     }
     policy |= sequences.get(name, {})

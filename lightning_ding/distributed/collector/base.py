@@ -90,6 +90,9 @@ class BaseParallelCollector(StepMethods):
         self.send_metadata = send_metadata
         self.tick = tick
         self.report = report
+        self.ask: Callable[[], Message] | None = None
+        """Function that waits a little and returns new settings, for a collector that has to wait for newer weights;
+        without one it collects on."""
         self._calls: Calls | None = None
         self._statistics = TaskStatistics()
         self._weights: list[PolicyWeights] = []
@@ -123,7 +126,10 @@ class BaseParallelCollector(StepMethods):
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
         """Return the transitions of one message."""
         collector, amount = self._collector, (self.config.n_sample, self.policy_version)
-        found = collector.collect(*amount, drop_extra=False, random_collect=random, policy_kwargs=setting)
+        options = {"random_collect": random, "policy_kwargs": setting}
+        if not collector.collects_whole_episodes:
+            options["drop_extra"] = False
+        found = collector.collect(*amount, **options)
         (returns, lengths), names = collector.pop_episodes(), collector.pop_infos()
         rows = [dict(zip(names, infos, strict=True)) for _, _, _, *infos in collector.pop_records()]
         infos = [{name: value for name, value in row.items() if math.isfinite(value)} for row in rows]
@@ -224,6 +230,10 @@ class BaseParallelCollector(StepMethods):
             for weights in self._weights:
                 weights.renew(self._functions().serials(answer, self.config.policy_update_path))
             self._apply_settings()
+            if answer.get("hold", False) and self.ask is not None:
+                self._tick()
+                answer = self.ask()
+                continue
             began = time.perf_counter()
             setting = {**self.config.collect_setting, **answer["collect_setting"]}
             collected = self._collect_once(bool(answer["random"]), setting)

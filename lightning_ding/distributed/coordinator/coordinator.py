@@ -26,9 +26,9 @@ from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
 from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
 from lightning_ding.distributed.coordinator.finished_run import check_continuation
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock, require_unused
-from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
 from lightning_ding.distributed.coordinator.run_state import RunState
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
 
 logger = logging.getLogger(__name__)

@@ -64,16 +64,16 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
                 self.error(f"the data {data_id!r} are dropped, because there is no {unknown}")
                 return
             sender = Sender(str(task.run_id), task.slot, task.run_number)
-            policy_version = self.run.policy_version(buffer_id)
+            newest = self.run.newest(buffer_id)
         with self._pushing:
             number = replay.counts.next_seq.get(sender.run_id, 0)
-            rows = foreign("parallel_forms").rows_for_buffer(data, policy_version, number)
+            rows = foreign("parallel_forms").rows_for_buffer(data, newest.policy_version, number)
             about = {"env_step": nested.length(rows), "returns": [], "lengths": [], "dropped_episodes": []}
             handle = self.run.store.put("data", rows)
             message = (sender, number, handle, {**about, "wait_time": 0.0})
             try:
                 with self.run.held(handle):
-                    replay.accept(*message, policy_version, forced=True)
+                    replay.accept(*message, newest, forced=True)
             except Refusal as refusal:
                 raise ValueError(refusal.reason) from refusal
         with self.run.lock:
@@ -136,9 +136,9 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
         if replay is None:
             return None
         with self.run.lock:
-            policy_version = self.run.policy_version(buffer_id)
+            newest = self.run.newest(buffer_id)
         options = self.run.settings.sample_options
-        batch = replay.draw(batch_size, 1, cur_learner_iter, options, policy_version)
+        batch = replay.draw(batch_size, 1, cur_learner_iter, options, newest)
         if batch is None:
             return None
         rows: list[dict[str, Any]] = foreign("parallel_forms").transitions_of(batch)

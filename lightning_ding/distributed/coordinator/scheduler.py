@@ -237,6 +237,10 @@ class Scheduler:
         running = [task for task in self.book.running("collector") if not task.is_evaluation and not task.is_closing]
         return sorted(running, key=lambda task: task.run_number)
 
+    def working(self) -> int:
+        """Return the number of collectors that collect."""
+        return len(self._collecting())
+
     def _make_room_for_evaluation(self) -> None:
         """Close a collecting task if an evaluation waits and no collector is free or about to be free."""
         waits = any(task.is_evaluation for task in self.book.waiting("collector"))
