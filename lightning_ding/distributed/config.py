@@ -206,8 +206,8 @@ class CoordinatorConfig:
     """Share of an on-policy rollout with which it is complete, in (0, 1]; below 1, learning does not wait for the
     slowest collectors."""
     late_transitions: Literal["drop", "use"] = "drop"
-    """With ``rollout_share`` below 1, ``"drop"`` drops transitions that come after their rollout was complete, and
-    ``"use"`` makes them part of the next one, tagged with their version; older ones are always dropped."""
+    """With ``rollout_share`` below 1, ``"drop"`` drops transitions that come after their rollout was learned from, and
+    ``"use"`` adds them to the next one, tagged with their version; older ones are always dropped."""
     max_failures: int = 20
     """Consecutive failures of one role, without progress between them, after which the run is given up."""
     commander: CommanderConfig = field(default_factory=CommanderConfig)

@@ -49,6 +49,7 @@ DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 IMAGINES = {"mbpo"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
+TEAMS |= dict.fromkeys(ON_POLICY - {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}, TEAMS["qmix"])
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc"}
 
@@ -111,7 +112,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     policy: dict[str, Any] = {
         "type": name,
         "learn": {"update_per_collect": 2, "batch_size": 4} if name not in ON_POLICY else {"batch_size": 4},
-        "collect": {"n_sample": 8},
+        "collect": {"n_sample": 8} if name != "pg" else {"n_episode": 2},
     }
     policy |= sequences.get(name, {})
     check_policy(policy)

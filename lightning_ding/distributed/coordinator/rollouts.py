@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ class RolloutSettings:
     share: float = 1.0
     """Share of ``size`` with which a rollout is complete, in (0, 1]."""
     uses_late: bool = False
-    """Whether transitions of the version before are part of a rollout; if not, they are dropped."""
+    """Whether transitions of the version before are learned from too, in addition to those that complete a rollout; if
+    not, they are dropped."""
 
     @property
     def enough(self) -> int:
@@ -127,12 +128,13 @@ class Rollout:
                 blocks.append((part, rows))
             elif kept.any():
                 rows = nested.index(rows, kept)
-                blocks.append((_Part(part.run_id, part.slot, part.number, part.is_late, *self._sizes(rows)), rows))
+                length, amount = self._sizes(rows)
+                blocks.append((replace(part, length=length, amount=amount), rows))
         self._blocks = blocks
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is enough to learn from."""
+        """Whether enough was collected with the newest weights to learn from."""
         return self._amount() >= self.settings.enough
 
     @property
@@ -198,7 +200,8 @@ class Rollout:
         self._blocks = [(_Part(**part), tensors[str(number)]) for number, part in enumerate(state["parts"])]
 
     def _amount(self) -> int:
-        return sum(part.amount for part, _ in self._blocks)
+        """Return how much was collected with the newest weights, in the unit of the size."""
+        return sum(part.amount for part, _ in self._blocks if not part.is_late)
 
     def _sizes(self, rows: dict[str, Any]) -> tuple[int, int]:
         """Return the number of transitions, and of what a rollout counts."""
