@@ -66,6 +66,8 @@ class RemoteReplayDataModule(RunDataModule):
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
             ranks. The statistics are published with its weights.
+        norm_reward: Whether the policy divides rewards by the standard deviation of the discounted return; only with
+            an on-policy algorithm, whose rollouts have the rewards in their order.
         kwargs: Further arguments of :class:`RunDataModule`: the limits, the env and its evaluations.
             ``max_env_step``, ``eval_every`` and ``checkpoint_every`` count the env steps of all collectors, and
             ``stop_value`` needs ``validate``.
@@ -78,7 +80,6 @@ class RemoteReplayDataModule(RunDataModule):
     no_options: ClassVar[frozenset[str]] = frozenset(
         {
             "num_envs",
-            "norm_reward",
             "env_timeout",
             "num_workers",
             "train_wrappers",
@@ -100,13 +101,14 @@ class RemoteReplayDataModule(RunDataModule):
         spaces: Spaces | None = None,
         patience: float = 500.0,
         norm_obs: bool = False,
+        norm_reward: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             env_id,
             num_envs=8,
             norm_obs=norm_obs,
-            norm_reward=None,
+            norm_reward=norm_reward,
             env_timeout="default",
             train_wrappers=(),
             eval_wrappers=(),
@@ -243,6 +245,8 @@ class RemoteReplayDataModule(RunDataModule):
     def _setup_source(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)
         self._start_normalising()
+        if self._policy.learner.rewards is not None:
+            self._policy.learner.rewards.begin()
         self._reset()
 
     def _check_policy(self, policy: Any) -> None:
@@ -259,7 +263,8 @@ class RemoteReplayDataModule(RunDataModule):
             require(episodes is None, "collect.n_episode", allowed, episodes)
             collects = policy.n_sample is not None
             require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
-        policy.config.reward_model.refuse("RemoteDataModule")
+            policy.config.reward_model.refuse("RemoteReplayDataModule that learns from replay")
+            require(not self.norm_reward, "norm_reward", "False with a policy that learns from replay", True)
 
     def _setup_without_env(self, stage: str) -> Spaces:
         require(stage == "fit", "stage", '"fit" if validate is False', stage)

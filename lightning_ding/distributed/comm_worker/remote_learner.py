@@ -137,6 +137,7 @@ class RemoteLearner(BaseLearner):
             mode=env.mode,
             prefetch=learner.prefetch,
             norm_obs=main.norm_obs,
+            norm_reward=main.norm_reward,
             validate=validates,
             spaces=_spaces_of_game(env) if is_game else None,
             wrappers=() if is_game else wrappers,

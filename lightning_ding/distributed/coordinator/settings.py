@@ -58,6 +58,8 @@ class ReplaySettings:
         if policy.on_policy:
             return cls._of_rollouts(config, policy)
         check_unused(config.system.coordinator, ("rollout_share", "late_transitions"), "which learns from replay", name)
+        has_rewards = config.main.norm_reward
+        require(not has_rewards, "main.norm_reward", f"False with {name!r}, which learns from replay", has_rewards)
         players = 2 if config.system.collector.type == "marine" else 1
         has_memory = policy.has_memory
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
@@ -224,8 +226,9 @@ def check_policy(policy: Mapping[str, Any]) -> None:
         counted = "None in a distributed run that learns from replay, which counts transitions"
         require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
         require(made.n_sample is not None, NAME, "one that collects", kind)
-    model, allowed = made.config.reward_model.type, "None in a distributed run, which trains no reward model"
-    require(model is None, f"{NAME}.reward_model.type", allowed, model)
+        allowed = "None in a distributed run, unless the policy learns from rollouts"
+        model = made.config.reward_model.type
+        require(model is None, f"{NAME}.reward_model.type", allowed, model)
 
 
 def known_policies() -> list[str]:
