@@ -49,6 +49,7 @@ DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 IMAGINES = {"mbpo"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
+RUN |= ON_POLICY
 TEAMS |= dict.fromkeys(ON_POLICY - {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}, TEAMS["qmix"])
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc"}
@@ -68,7 +69,7 @@ def refusal(policy: dict[str, Any]) -> str:
 
 
 def test_every_policy_either_runs_or_is_refused() -> None:
-    assert of_package() == RUN | DATA | DEMONSTRATIONS | IMAGINES | ON_POLICY
+    assert of_package() == RUN | DATA | DEMONSTRATIONS | IMAGINES
     assert set(known_policies()) & of_package() == RUN
 
 
@@ -86,13 +87,6 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
     assert found.endswith(f" in a distributed run (`lightning-ding fit` trains this one on {where}), got {name!r}")
     names = found.removeprefix("main.policy must be one of ").partition(" in a distributed run")[0].split(", ")
     assert set(names) & of_package() == RUN
-
-
-@pytest.mark.parametrize("name", sorted(ON_POLICY))
-def test_refusal_of_an_on_policy_algorithm_names_those_that_run(name: str) -> None:
-    names = "'acer' or 'impala' or 'ppg_offpolicy' or 'ppo_offpolicy'"
-    allowed = f"one that learns from replay, such as {names} of the on-policy family"
-    assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
 
 
 def test_reward_model_and_buffer_that_do_not_fit_are_refused_by_the_check() -> None:
@@ -142,9 +136,9 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "ppo_offpolicy" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN)]
+    "name", [name if name in ("ppo", "ppo_offpolicy") else pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN)]
 )
 def test_policy_that_the_check_accepts_learns(tmp_path: Path, name: str) -> None:
     status = learn(tmp_path / "run", name)
-    assert status["train_iter"] == 6
+    assert status["train_iter"] >= 6 if name in ON_POLICY else status["train_iter"] == 6
     assert status["refused"] == 0
