@@ -106,7 +106,8 @@ class MainConfig:
     norm_obs: bool = False
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
     norm_reward: bool = False
-    """Whether to divide rewards by the standard deviation of the discounted return; only with an on-policy algorithm."""
+    """Whether to divide rewards by the standard deviation of the discounted return; only with an on-policy
+    algorithm."""
     monitor: str | dict[str, Direction] = RETURN
     """Metric after an evaluation by the learner that chooses its best checkpoint: the name of one to maximise, or a
     mapping of it to ``max`` or ``min``."""

@@ -1,4 +1,4 @@
-"""On-policy algorithms in distributed runs: the weights of one process, failures of learners, and what is normalised."""
+"""On-policy algorithms in distributed runs: the weights of one process, learners that are stopped, and versions."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def coordinating(cfg: dict[str, Any]) -> Iterator[tuple[Coordinator, Any]]:
         worker = kind(cfg, InProcessChannel(coordinator.handle, store))
         threads.append(threading.Thread(target=worker.start, daemon=True))
         threads[-1].start()
+        worker.thread = threads[-1]
         return worker
 
     coordinator.start()
@@ -154,3 +155,49 @@ def test_one_collector_and_one_process_learn_the_same_weights_to_the_last_bit(tm
     assert len(expected) >= ROLLOUTS
     changed = [key for key in found[0] if not torch.equal(found[0][key], found[-1][key])]
     assert changed
+
+
+def test_a_learner_that_was_stopped_continues_to_the_last_bit(tmp_path: Path) -> None:
+    policy = policy_of("ppo")
+    whole = learned_by_one_process(config(tmp_path, policy, max_train_iter=24))
+    cfg = config(tmp_path / "run", policy, max_train_iter=24)
+    cfg["system"]["learner"]["trainer"] = {"accelerator": "cpu", "logger": False}
+    with coordinating(cfg) as (coordinator, start):
+        first = start(Learner)
+        wait_for(lambda: bool(coordinator.run.weights.serials()))
+        start(BaseCommCollector)
+        wait_for(lambda: len(first.published) == 3)
+        first._end_flag = True  # close() would also disconnect, before the current round has ended
+        first._stop()
+        first.thread.join(30)
+        second = start(Learner)
+    stopped = len(first.published) - 1  # its last weights are those from which the other one continues
+    found = [*first.published[:stopped], *second.published]
+    assert 2 <= stopped < 6
+    assert len(found) == 7
+    for mine, other in zip(found, whole, strict=False):
+        assert all(torch.equal(value, other[name]) for name, value in mine.items())
+
+
+def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_learn_from_them(tmp_path: Path) -> None:
+    cfg = config(tmp_path / "run", deep_merge(policy_of("ppo"), {"learn": {"epoch_per_collect": 1}}), 3)
+    cfg["main"]["max_train_iter"] = 20
+    rollouts = []
+
+    class Watcher(Learner):
+        def _take(self, handle: Any) -> Any:
+            found = super()._take(handle)
+            rollouts.append((self.learner.train_iter, found))  # type: ignore[union-attr]
+            return found
+
+    with coordinating(cfg) as (_, start):
+        start(Watcher)
+        for _ in range(3):
+            start(BaseCommCollector)
+    assert len(rollouts) >= 8
+    for train_iter, rollout in rollouts:
+        assert rollout["policy_version"].unique().tolist() == [train_iter]
+        assert 32 <= len(rollout["reward"]) <= 2 * 32
+        rows = torch.cat([rollout["obs"], rollout["episode_id"].double()[:, None]], 1)
+        assert len(rows.unique(dim=0)) == len(rows)
+    assert {len(rollout["env_id"].unique()) for _, rollout in rollouts} & {4, 6}

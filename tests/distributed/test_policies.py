@@ -52,6 +52,7 @@ ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
 RUN |= ON_POLICY
 TEAMS |= dict.fromkeys(ON_POLICY - {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}, TEAMS["qmix"])
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
+FAST = {"ppo", "ppo_offpolicy"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc"}
 
 
@@ -136,7 +137,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("ppo", "ppo_offpolicy") else pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN)]
+    "name", ["ppo", "ppo_offpolicy", *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN - FAST))]
 )
 def test_policy_that_the_check_accepts_learns(tmp_path: Path, name: str) -> None:
     status = learn(tmp_path / "run", name)

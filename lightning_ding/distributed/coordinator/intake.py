@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -191,10 +191,10 @@ class Intake:
         self.buffer.load_data(folder / BUFFER_FILE)
         self._held = Announced.of(state["held"]) if state.get("held") is not None else None
 
-    def _make_buffer(self) -> IBuffer | Rollout:
+    def _make_buffer(self) -> IBuffer:
         if self.settings.rollout is not None:
             self.rollout = Rollout(self.settings.rollout)
-            return self.rollout
+            return cast(IBuffer, self.rollout)
         buffer = create_buffer(self._buffer_config, seed=self.settings.config.main.seed)
         buffer.budget = self.settings.config.main.max_env_step
         if buffer.needs_env:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -21,7 +21,6 @@ from lightning_ding.distributed.block_files import checksum_of, read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
 from lightning_ding.distributed.coordinator.publications import Newest
-from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
@@ -84,8 +83,8 @@ class Replay:
     # ------------------------------------------------------------------ collectors
 
     @property
-    def buffer(self) -> IBuffer | Rollout:
-        """The buffer, or the rollout of the newest weights."""
+    def buffer(self) -> IBuffer:
+        """The buffer, or the rollout of the newest weights, which has those of its methods that are used here."""
         return self.intake.buffer
 
     @property
@@ -429,7 +428,7 @@ class Replay:
             self.ratio.sample(nested.length(rows))
             return rows
         try:
-            batch: dict[str, Any] = cast(IBuffer, self.buffer).sample(
+            batch: dict[str, Any] = self.buffer.sample(
                 batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **options
             )
         except NotEnoughError as error:  # for example, few transitions are within the buffer's limits on use or age

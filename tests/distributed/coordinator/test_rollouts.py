@@ -333,7 +333,7 @@ def test_share_and_late_transitions_are_checked() -> None:
     for share in (0.0, 1.1):
         with pytest.raises(ValueError, match=r"coordinator.rollout_share must be in \(0, 1\]"):
             CoordinatorConfig(rollout_share=share)
-    with pytest.raises(ValueError, match='coordinator.late_transitions must be "drop" with rollout_share 1'):
+    with pytest.raises(ValueError, match=r'coordinator\.late_transitions must be "drop" with rollout_share 1'):
         CoordinatorConfig(late_transitions="use")
 
 
