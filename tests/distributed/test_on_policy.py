@@ -41,8 +41,8 @@ POLICIES: dict[str, dict[str, Any]] = {
         "collect": {"n_sample": 32},
     },
 }
-TRAINER = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
-FLAGS = {"enable_progress_bar": False, "enable_model_summary": False}
+TRAINER: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+FLAGS: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
 Weights = dict[str, torch.Tensor]
 
 
@@ -112,7 +112,7 @@ class OneProcess(RolloutDataModule):
         task: int = np.random.SeedSequence([SEED, 2]).generate_state(1).tolist()[0]
         envs, noise, _ = np.random.SeedSequence(task).spawn(3)
         seed_envs(self._collector_env, envs)
-        self.collector.reset_env()  # type: ignore[union-attr]
+        self.collector.reset_env()
         self.noise = np.random.default_rng(noise)
         self.published = [self._weights()]
 
@@ -182,7 +182,7 @@ def test_a_learner_that_was_stopped_continues_to_the_last_bit(tmp_path: Path) ->
 def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_learn_from_them(tmp_path: Path) -> None:
     cfg = config(tmp_path / "run", deep_merge(policy_of("ppo"), {"learn": {"epoch_per_collect": 1}}), 3)
     cfg["main"]["max_train_iter"] = 20
-    rollouts = []
+    rollouts: list[tuple[int, Any]] = []
 
     class Watcher(Learner):
         def _take(self, handle: Any) -> Any:

@@ -69,14 +69,13 @@ class ZerglingParallelCollector(BaseParallelCollector):
         kind = MODES[env.mode]
         require(kind.has_separate_envs or not drops, "env.mode", allowed, env.mode)
         env_id, kwargs, wrappers = env.evaluating if config.eval_flag else env.collecting
-        if not config.eval_flag and kind.has_separate_envs and self._collects_episodes():
-            wrappers = (*wrappers, Pausable)
+        pauses = not config.eval_flag and kind.has_separate_envs and self._collects_episodes()
         return make_vector_env(
             env_id,
             env.evaluator_env_num if config.eval_flag else env.collector_env_num,
             env.mode,
             seed,
-            (*wrappers, FaultBarrier) if drops else wrappers,
+            (*wrappers, *[FaultBarrier] * drops, *[Pausable] * pauses),
             kwargs,
             "disabled" if config.eval_flag and kind.has_separate_envs else None,
             on_env_error="restart" if drops and kind.has_processes else "raise",

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -114,7 +114,7 @@ class Rollout:
             taken = taken | (versions == before)
         if not taken.any():
             return 0
-        rows = rows if taken.all() else nested.index(rows, taken)  # type: ignore[assignment]
+        rows = rows if taken.all() else cast("dict[str, Any]", nested.index(rows, taken))
         has_late = bool((is_late & taken).any())
         self._blocks.append((_Part(run_id, slot, number, has_late, *self._sizes(rows)), rows))
         return nested.length(rows)
@@ -127,9 +127,9 @@ class Rollout:
             if kept.all():
                 blocks.append((part, rows))
             elif kept.any():
-                rows = nested.index(rows, kept)
-                length, amount = self._sizes(rows)
-                blocks.append((replace(part, length=length, amount=amount), rows))
+                left: dict[str, Any] = nested.index(rows, kept)
+                length, amount = self._sizes(left)
+                blocks.append((replace(part, length=length, amount=amount), left))
         self._blocks = blocks
 
     @property
@@ -160,8 +160,7 @@ class Rollout:
         The order does not depend on which collector was the first to deliver.
         """
         blocks = sorted(self._blocks, key=lambda block: (block[0].slot, block[0].number))
-        found: dict[str, Any] = nested.concatenate([rows for _, rows in blocks])
-        return found
+        return cast("dict[str, Any]", nested.concatenate([rows for _, rows in blocks]))
 
     # ------------------------------------------------------------------ what the coordinator needs of any buffer
 
