@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 BUFFER_FILE = "buffer.safetensors"
 KEPT_EPISODES = 10_000  # episodes that wait for the learner to log them
+NEWEST_EPISODES = 100  # whose mean return is part of the status
 
 
 class Intake:
@@ -57,6 +58,8 @@ class Intake:
         """Whether the buffer could not give a minibatch although it holds enough transitions, and got none since."""
         self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=KEPT_EPISODES)
         self._dropped = 0  # episodes
+        self.returns: deque[float] = deque(maxlen=NEWEST_EPISODES)
+        """Returns of the newest episodes."""
 
     def read(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any]:
         """Return the transitions of a block with the env and episode ids that they have in the buffer.
@@ -112,6 +115,7 @@ class Intake:
         counts.sample += about.get("samples_elsewhere", 0)
         counts.episode += len(about["returns"])
         counts.collector_wait += about["wait_time"]
+        self.returns.extend(about["returns"])
         infos = about.get("infos", [{}] * len(about["returns"]))
         self._episodes.extend(zip(about["returns"], about["lengths"], infos, strict=True))
         counts.accepted = max(counts.accepted, entry.number)  # entries are written in parallel

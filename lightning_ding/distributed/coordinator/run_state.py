@@ -231,6 +231,9 @@ class RunState:
                 status[f"{role}_tasks"] = {"running": len(book.running(role)), "waiting": len(book.waiting(role))}
             for replay in self.replays.values():
                 status |= replay.stats()
+            returns = [one for replay in self.replays.values() for one in replay.intake.returns]
+            status["return_mean"] = sum(returns) / len(returns) if returns else None
+            status["restarts"] = self.scheduler.restarts
             run = {"train_iter": self.results.train_iter, "seconds": round(self.results.seconds, 3)}
             return {**status, **run, "is_over": self.scheduler.is_over, "error": self.scheduler.error}
 
