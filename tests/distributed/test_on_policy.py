@@ -73,10 +73,10 @@ class Learner(BaseCommLearner):
 
 
 @contextmanager
-def coordinating(cfg: dict[str, Any]) -> Iterator[tuple[Coordinator, Any]]:
+def coordinating(cfg: dict[str, Any], resume: bool = False) -> Iterator[tuple[Coordinator, Any]]:
     """Run a coordinator; yields it and a function that starts a worker of a class in a thread."""
     store, threads = MemoryStore(), []
-    coordinator = Coordinator(cfg, store)
+    coordinator = Coordinator(cfg, store, resume=resume)
 
     def start(kind: Any) -> Any:
         worker = kind(cfg, InProcessChannel(coordinator.handle, store))
@@ -201,3 +201,17 @@ def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_lea
         rows = torch.cat([rollout["obs"], rollout["episode_id"].double()[:, None]], 1)
         assert len(rows.unique(dim=0)) == len(rows)
     assert {len(rollout["env_id"].unique()) for _, rollout in rollouts} & {4, 6}
+
+
+def test_a_finished_run_continues_with_a_larger_limit(tmp_path: Path) -> None:
+    cfg, versions = config(tmp_path / "run", policy_of("ppo"), max_train_iter=8), []
+    cfg["system"]["learner"]["trainer"] = {"accelerator": "cpu", "logger": False}
+    for limit in (8, 16):
+        cfg["main"]["max_train_iter"] = limit
+        with coordinating(cfg, resume=limit > 8) as (coordinator, start):
+            start(Learner)
+            start(BaseCommCollector)
+        versions.append(coordinator.run.results.train_iter)
+        counts = coordinator.status()
+    assert versions == [8, 16]
+    assert counts["sample"] >= 4 * 32

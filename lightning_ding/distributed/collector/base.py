@@ -15,7 +15,7 @@ from easydict import EasyDict
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, resolve, to_easydict
-from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator
+from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator, calls_of
 from lightning_ding.distributed.collector.step_methods import OWN_METHODS, StepMethods
 from lightning_ding.distributed.config import CollectorTaskConfig
 from lightning_ding.distributed.published_weights import PolicyWeights
@@ -297,7 +297,7 @@ class BaseParallelCollector(StepMethods):
             if None in given:
                 names = "get_policy_update_info, send_stepdata and send_metadata"
                 raise RuntimeError(f"{type(self).__name__} needs {names}: pass them, or set them before start()")
-            self._calls = Calls(*given, self.report)  # type: ignore[arg-type]
+            self._calls = calls_of(*given, self.report)
         return self._calls
 
     def _close_env(self) -> None:
