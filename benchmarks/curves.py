@@ -42,7 +42,8 @@ RETURNS = {
     "TMaze-v0": (-1, 1),
     "CorridorEnv": (0, 1),
     "SwitchRiddle": (-1, 1),
-    "make_dm_control": (0, 1_000),
+    "walker-walk": (0, 1_000),
+    "cartpole-swingup": (0, 1_000),
     "Acrobot-v1": (-500, 0),
     "MountainCar-v0": (-200, -90),
     "Pendulum-v1": (-1_900, 0),
@@ -100,17 +101,24 @@ def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array, Array]:
     return places, interquartile_mean(values), *interval(values)
 
 
-def short_name(env_id: str) -> str:
-    """Return the name of an env without the module that registers it."""
+def short_name(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> str:
+    """Return the name of an env without the module that registers it; that of the DeepMind Control Suite's tasks."""
+    if env_kwargs and "task_name" in env_kwargs:
+        return f"{env_kwargs['domain_name']}-{env_kwargs['task_name']}"
     name = env_id.rpartition(":")[2].rpartition(".")[2]
     return NAMES.get(name, name)
+
+
+def env_of(record: Mapping[str, Any]) -> str:
+    """Return the short name of an experiment's env."""
+    return short_name(record["env_id"], record.get("env_kwargs"))
 
 
 def by_env(records: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the experiments of each env, by its short name."""
     groups: dict[str, dict[str, Any]] = {}
     for name, record in records.items():
-        groups.setdefault(short_name(record["env_id"]), {})[name] = record
+        groups.setdefault(env_of(record), {})[name] = record
     return dict(sorted(groups.items()))
 
 
@@ -156,7 +164,7 @@ def draw(panels: Sequence[tuple[str, Any]], axis: int, file: Path) -> None:
                 (lines[LABELS[side]],) = panel.plot(at, centre, color=COLOURS[side], clip_on=False)
                 panel.fill_between(at, low, high, color=COLOURS[side], alpha=0.2, linewidth=0)
             panel.axhline(record["bar"], color="black", linestyle="--", linewidth=0.8)
-            returns = limits(short_name(record["env_id"]), list(bands.values()))
+            returns = limits(env_of(record), list(bands.values()))
             panel.set(title=name, xlabel=AXES[axis], xlim=(0, None), ylim=returns)
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         for panel in places.flat[len(panels) :]:

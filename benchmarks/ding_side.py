@@ -61,6 +61,7 @@ def start(pair: list[Any], seed: int, entry: str, file: str) -> None:
 
 def run(file: str, seed: int, entry: str, limit: float) -> dict[str, Any]:
     """Run a config until it ends or its CPU seconds are over, and return the last evaluation."""
+    import numpy as np
     from ding.worker import InteractionSerialEvaluator
 
     last: dict[str, Any] = {"reached": False, "value": None, "env_step": 0, "train_iter": 0}
@@ -68,7 +69,7 @@ def run(file: str, seed: int, entry: str, limit: float) -> dict[str, Any]:
 
     def recorded(self: Any, save: Any = None, train_iter: int = -1, envstep: int = -1, *rest: Any, **more: Any) -> Any:
         stop, info = evaluate(self, save, train_iter, envstep, *rest, **more)
-        value = sum(map(float, info["eval_episode_return"])) / len(info["eval_episode_return"])
+        value = float(np.mean(info["eval_episode_return"]))
         last.update(reached=bool(stop), value=value, env_step=max(0, int(envstep)), train_iter=int(train_iter))
         return stop, info
 

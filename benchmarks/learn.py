@@ -208,6 +208,8 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     """
     proof, record = PROOFS[name], read(name, folder)
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
+    if env_kwargs := proofs.env_kwargs(proof):
+        record["env_kwargs"] = env_kwargs
     if proof.is_ceiling:
         record["is_ceiling"] = True
     command = f"python -m benchmarks.learn --only {name} --sides {side}"

@@ -203,6 +203,8 @@ PROOFS = {
     "d4pg_pendulum": Proof("d4pg", "Pendulum-v1", 15_000, -200),
     "crossq_pendulum": Proof("crossq", "Pendulum-v1", 8_000, -200),
     "xqc_pendulum": Proof("xqc", "Pendulum-v1", 8_000, -200),
+    "bro_pendulum": Proof("bro", "Pendulum-v1", 6_000, -200),
+    "td7_pendulum": Proof("td7", "Pendulum-v1", 8_000, -200),
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
@@ -249,6 +251,11 @@ def load(recipe: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def env_kwargs(proof: Proof) -> dict[str, Any]:
+    """Return the arguments that the recipe of a proof makes its envs with."""
+    return dict(getattr(load(proof.recipe), "ENV_KWARGS", {}))
 
 
 def classes(module: ModuleType) -> tuple[Any, Any]:

@@ -269,6 +269,20 @@ CASES: dict[str, Case] = {
     "xqc": Case(
         "unit weights, a reset", "xqc", {"model": {"n_atom": 11}, "learn": {"reset_freq": 9}}, "Pendulum-v1", ranks=2
     ),
+    "bro": Case(
+        "two actors, a reset",
+        "bro",
+        {"model": {"num_quantiles": 7}, "learn": {"reset_at": [9]}},
+        "Pendulum-v1",
+        ranks=2,
+    ),
+    "td7": Case(
+        "embeddings, prioritised",
+        "td7",
+        {"model": {"embedding_size": 8}, "learn": {"target_update_freq": 4}},
+        "Pendulum-v1",
+        ranks=2,
+    ),
     "simba": Case(
         "layers of SimBa and SimBa v2",
         "sac",

@@ -81,7 +81,7 @@ class Entry:
     name: str
     """Name of the file, without its ending."""
     algorithm: str
-    env_id: str
+    env: str
     length: int
     """Env steps of the run, or updates of a run on a data set."""
     returns: list[float]
@@ -96,7 +96,7 @@ class Entry:
         """Return the line of the table."""
         file = f"recipes/configs/{self.name}.yaml"
         cells = [f"[{self.name}](../{file})", f"[{self.algorithm}](algorithms/{self.algorithm}.md)"]
-        cells += [short_name(self.env_id), text(self.returns) if self.returns else "not yet"]
+        cells += [self.env, text(self.returns) if self.returns else "not yet"]
         cells += [] if self.is_offline else [text(self.best) if self.best else "not yet"]
         cells += [str(len(self.returns)), f"{self.length:,}"]
         return f"| {' | '.join(cells)} |"
@@ -119,7 +119,8 @@ def entries(results: Path) -> Iterator[Entry]:
         best = [run["best"] for run in runs]
         length = run["data"]["max_train_iter" if is_offline else "max_env_step"]
         option = data_option(file.stem, algorithm)
-        yield Entry(file.stem, algorithm, run["data"]["env_id"], length, found, best, is_offline, option)
+        env = short_name(run["data"]["env_id"], run["data"].get("env_kwargs"))
+        yield Entry(file.stem, algorithm, env, length, found, best, is_offline, option)
 
 
 def algorithm_of(name: str) -> str:

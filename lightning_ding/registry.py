@@ -171,6 +171,7 @@ MODEL_REGISTRY: Registry[Any] = Registry(
     home="lightning_ding.model",
     modules={
         **{"c51dqn": "c51", "continuous_qac": "qac", "dt": "decision_transformer", "rainbowdqn": "rainbow"},
+        **{"optimistic_qac": "bro", "sale_qac": "td7"},
         **{"team_vac": "teams.team_vac", "recurrent_team_vac": "teams.team_vac", "havac": "teams.havac"},
         **{"coma": "teams.coma", "mat": "teams.mat"},
         **dict.fromkeys(("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"), "teams.team_q"),
@@ -195,7 +196,7 @@ SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry(
 SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry(
     "serial evaluator", home="lightning_ding.worker.evaluator", modules={"battle_interaction": "battle"}
 )
-BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker.buffer")
+BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker.buffer", modules={"lap": "advanced"})
 LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker.learner", modules={"base": "learner"})
 LEARNER_HOOK_REGISTRY: Registry[Any] = Registry(
     "learner hook",

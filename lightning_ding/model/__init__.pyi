@@ -6,6 +6,7 @@ from .actor import (
 )
 from .bcq import BCQ as BCQ, ActionVAE as ActionVAE
 from .bdq import BDQ as BDQ
+from .bro import OptimisticQAC as OptimisticQAC
 from .c51 import C51DQN as C51DQN, DistributionHead as DistributionHead
 from .core import RecurrentCore as RecurrentCore
 from .dict_encoders import DictEncoder as DictEncoder, SeparateEncoder as SeparateEncoder
@@ -35,6 +36,7 @@ from .qrdqn import QRDQN as QRDQN
 from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyMLP as NoisyMLP, RainbowDQN as RainbowDQN
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
+from .td7 import SALEQAC as SALEQAC
 from .teams.coma import COMA as COMA
 from .teams.havac import HAVAC as HAVAC
 from .teams.mat import MAT as MAT

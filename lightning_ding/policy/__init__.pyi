@@ -10,6 +10,7 @@ from .base.policy import CommandModePolicy as CommandModePolicy, Policy as Polic
 from .bc import BCConfig as BCConfig, BCPolicy as BCPolicy
 from .bcq import BCQConfig as BCQConfig, BCQPolicy as BCQPolicy
 from .bdq import BDQConfig as BDQConfig, BDQPolicy as BDQPolicy
+from .bro import BROConfig as BROConfig, BROPolicy as BROPolicy
 from .c51 import C51Config as C51Config, C51Policy as C51Policy
 from .calql import CalQLConfig as CalQLConfig, CalQLPolicy as CalQLPolicy
 from .cql import CQLConfig as CQLConfig, CQLPolicy as CQLPolicy
@@ -56,6 +57,7 @@ from .sql import SQLConfig as SQLConfig, SQLPolicy as SQLPolicy
 from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
+from .td7 import TD7Config as TD7Config, TD7Policy as TD7Policy
 from .teams.coma import COMAConfig as COMAConfig, COMAPolicy as COMAPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy

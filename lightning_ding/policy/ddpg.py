@@ -86,6 +86,9 @@ class DDPGModelConfig(QACModelConfig):
 class DDPGLearnConfig(QACLearnConfig):
     """Options for updates."""
 
+    delays_target: ClassVar[bool] = True
+    """Whether the target networks change only after an update of the actor."""
+
     learning_rate_actor: float = searched(1e-3, "log(1e-5, 1e-2)")
     """Step size of the actor's optimizer, > 0."""
     learning_rate_critic: float = searched(1e-3, "log(1e-5, 1e-2)")
@@ -105,7 +108,8 @@ class DDPGLearnConfig(QACLearnConfig):
             require(getattr(self, name) > 0, f"learn.{name}", "> 0", getattr(self, name))
         require(self.actor_update_freq >= 1, "learn.actor_update_freq", ">= 1", self.actor_update_freq)
         freq, multiple = self.target_update_freq, f"a multiple of learn.actor_update_freq ({self.actor_update_freq})"
-        require(freq is None or freq % self.actor_update_freq == 0, "learn.target_update_freq", multiple, freq)
+        fits = freq is None or not self.delays_target or freq % self.actor_update_freq == 0
+        require(fits, "learn.target_update_freq", multiple, freq)
         require(self.noise_sigma >= 0, "learn.noise_sigma", ">= 0", self.noise_sigma)
         unused = self.noise_sigma == 0.2 and self.noise_range == NoiseRangeConfig()
         got = (self.noise_sigma, self.noise_range)

@@ -1,10 +1,13 @@
 from .actor_critic import (
     critic_error as critic_error,
     critic_loss as critic_loss,
+    huber_critic_loss as huber_critic_loss,
     pessimistic_target as pessimistic_target,
+    shifted_gaussian_kl as shifted_gaussian_kl,
     smoothed_action as smoothed_action,
     soft_actor_loss as soft_actor_loss,
     soft_target as soft_target,
+    spread_bound as spread_bound,
     temperature_loss as temperature_loss,
 )
 from .distributional import (

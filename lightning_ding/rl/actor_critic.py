@@ -1,4 +1,4 @@
-"""Targets and losses of actor-critic methods with continuous actions: DDPG, TD3 and SAC.
+"""Targets and losses of actor-critic methods with continuous actions: DDPG, TD3, SAC and their relatives.
 
 Shapes: B batch, E critics, A dimensions of an action. ``discount_t`` (B,) is gamma^n times (1 - terminated), so
 termination is handled in one place, where the discount is computed. Time is in the names: ``t`` is after the step.
@@ -7,6 +7,7 @@ termination is handled in one place, where the discount is computed. Time is in 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -101,3 +102,54 @@ def temperature_loss(temperature: Tensor, log_prob: Tensor, target_entropy: floa
     """
     target = target_entropy.mean() if isinstance(target_entropy, Tensor) else target_entropy
     return -(temperature * (log_prob.mean() + target))
+
+
+def spread_bound(values: Tensor, weight: float | Tensor) -> Tensor:
+    """Return the mean over critics plus ``weight`` times their spread (Nauman et al. 2024, section 3).
+
+    See https://arxiv.org/abs/2405.16158. The spread is the mean absolute deviation from the mean, which is half of the
+    difference for two critics. Unlike the standard deviation, it has a gradient where all critics agree.
+
+    Args:
+        values: Values or quantiles of each critic, shape (E, ...).
+        weight: Weight of the spread: > 0 for an optimistic value, < 0 for a pessimistic one.
+
+    Returns:
+        Shape (...).
+
+    Example:
+        >>> spread_bound(torch.tensor([[1.0], [5.0]]), -0.5)
+        tensor([2.])
+    """
+    mean = values.mean(0)
+    return mean + weight * (values - mean).abs().mean(0)
+
+
+def shifted_gaussian_kl(shift: Tensor, sigma: Tensor) -> Tensor:
+    """Return the divergence KL(N(mu + shift, sigma) || N(mu, sigma)), shape (B,), of two diagonal normal distributions.
+
+    It is sum_i shift_i^2 / (2 sigma_i^2). Squashing both distributions by the same function does not change it.
+
+    Args:
+        shift: Difference of the means, shape (B, A).
+        sigma: Standard deviations, > 0, shape (B, A).
+    """
+    return (shift / sigma).square().sum(-1) / 2
+
+
+def huber_critic_loss(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the sum over critics of the mean Huber error to one target, quadratic up to 1 (Fujimoto et al. 2020).
+
+    See https://arxiv.org/abs/2007.06049. With priorities max(|error|, 1)^alpha, its expected gradient is that of
+    another loss under uniform sampling, so that no importance weights are needed.
+
+    Args:
+        q: Values of the actions taken, shape (E, B).
+        target: Targets, shape (B,).
+        weight: Importance-sampling weights, shape (B,); None weights all items equally.
+
+    Returns:
+        The loss, a scalar.
+    """
+    losses = F.huber_loss(q, target.expand_as(q), reduction="none")
+    return (losses if weight is None else weight * losses).mean(1).sum()

@@ -9,6 +9,7 @@ from .buffer import (
     HERReplayBuffer as HERReplayBuffer,
     IBuffer as IBuffer,
     ImaginationReplayBuffer as ImaginationReplayBuffer,
+    LAPReplayBuffer as LAPReplayBuffer,
     NaiveReplayBuffer as NaiveReplayBuffer,
     NotEnoughError as NotEnoughError,
     PrioritisedSequenceReplayBuffer as PrioritisedSequenceReplayBuffer,

@@ -63,6 +63,8 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "tqc": {"num_envs": 3, "policy": {"model": {"use_sde": True}, "collect": {"sde_sample_freq": 7}}},
     "mbpo": {"norm_obs": True},  # a model, and a buffer of its transitions
     "xqc": {"num_envs": 3, "norm_reward": True},  # resets before and after the kill
+    "bro": {"num_envs": 3},  # two actors, learned weights, a reset
+    "td7": {"norm_obs": True},  # prioritised; copies of encoders and a range of values
     "ppo": {"norm_obs": True, "norm_reward": True},
     "ppo_offpolicy": {"norm_obs": True, "norm_reward": True},
     "ppg_offpolicy": {"norm_obs": True},

@@ -56,6 +56,8 @@ ROLLOUT: Config = {
 REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 XQC: Config = {"model": {"critic_head_layer_num": 1, "n_atom": 11}, "learn": {"reset_freq": 5}}
+BRO: Config = {"model": {"critic_head_layer_num": 1, "num_quantiles": 5}, "learn": {"reset_at": [5]}}
+TD7: Config = {"model": {"embedding_size": 8, "embedding_hidden_size": 16}, "learn": {"target_update_freq": 4}}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
@@ -130,6 +132,8 @@ ALGORITHMS = {
     "mbpo": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, SHORT_MBPO)),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
+    "bro": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, BRO)),
+    "td7": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, TD7)),
     "ppo": Algorithm(config=PPO),
     "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
     "ppo_offpolicy": Algorithm(

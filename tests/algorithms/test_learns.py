@@ -100,6 +100,20 @@ CONFIGS: dict[str, Config] = {
             "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "actor_update_freq": 1},
         },
     ),
+    "bro": deep_merge(
+        ACTOR_CRITIC,
+        {
+            "model": {"critic_head_layer_num": 1, "num_quantiles": 8},
+            "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "reset_at": []},
+        },
+    ),
+    "td7": deep_merge(
+        FAST_ACTOR,
+        {
+            "model": {"embedding_size": 16, "embedding_hidden_size": 16},
+            "learn": {"learning_rate_embedding": 3e-3, "target_update_freq": 50},
+        },
+    ),
     "xqc": deep_merge(
         ACTOR_CRITIC,
         {
@@ -312,6 +326,8 @@ def test_it_learns_actions_of_several_dimensions(
         ("tqc", 1200),
         ("redq", 1200),
         ("crossq", 2400),
+        ("bro", 1200),
+        ("td7", 2400),
         pytest.param("xqc", 2400, marks=pytest.mark.slow),
         ("ppo", 3840),
         ("ppo_offpolicy", 3840),

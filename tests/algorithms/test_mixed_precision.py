@@ -37,13 +37,16 @@ from tests.conftest import MakeTrainer
 Config = dict[str, Any]
 
 SIZE = 64
-RATES = {"learning_rate"} | {f"learning_rate_{part}" for part in ("actor", "critic", "q", "policy", "alpha")}
+RATES = {"learning_rate"} | {
+    f"learning_rate_{part}" for part in ("actor", "critic", "q", "policy", "alpha", "embedding", "weights")
+}
 DISCRETE = {"obs_shape": 6, "action_shape": 3}
 CONTINUOUS = {"obs_shape": 6, "action_shape": 2}
 ON_POLICY = [{**DISCRETE, "action_space": "discrete"}, {**CONTINUOUS, "action_space": "continuous"}]
 NARROW: dict[str, Config] = {  # 16 bits are slow on a CPU
     "crossq": {"critic_head_hidden_size": 64},
     "xqc": {"critic_head_hidden_size": 64, "actor_head_hidden_size": 64},
+    "bro": {"critic_head_hidden_size": 64, "actor_head_hidden_size": 64},
     "cql": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
     **{name: {"core": {"hidden_size": 32}} for name in ("r2d2", "r2d3", "ngu")},
     "recurrent_ppo": {"core": {"hidden_size": 32}},

@@ -47,6 +47,8 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("crossq", "learn.target_update_freq"),
     *[("mbpo", name) for name in ("nstep", "priority", "priority_IS_weight")],
     ("xqc", "model.layer_norm"),
+    ("bro", "model.layer_norm"),
+    *[("td7", name) for name in ("learn.target_theta", "model.share_encoder")],
     ("discrete_sac", "collect.sde_sample_freq"),
     ("ngu", "model.core.residual"),
     ("ppg_offpolicy", "model.share_encoder"),
@@ -119,6 +121,7 @@ ENTROPY: Flat = {"learn.entropy_weight": 0.5}
 COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optimizers without betas are left at
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
 OFTEN["rlpd"] = OFTEN["redq"]
+OFTEN["td7"] = {"learn": {"target_update_freq": 1}}  # so that next values count soon
 OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
 OFTEN["r2d3"] = OFTEN["ngu"] = OFTEN["r2d2"]
 SMOOTHED = {"learn.noise": True}
@@ -155,9 +158,9 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.critic_dropout": Option(0.2),
     "model.ensemble_num": Option(3),
     "model.actor_head_hidden_size": Option(8),
-    "model.actor_head_layer_num": Option(2),
+    "model.actor_head_layer_num": Option(4),
     "model.critic_head_hidden_size": Option(8),
-    "model.critic_head_layer_num": Option(2),
+    "model.critic_head_layer_num": Option(4),
     "model.actor_hidden_size_list": Option([8], given=LISTS),
     "model.critic_hidden_size_list": Option([8], given=LISTS),
     "model.log_std_init": Option(0.5, given=SDE),
@@ -228,12 +231,20 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.learning_rate_novelty": Option(0.002),
     "model.num_policies": Option(3),
     "model.embedding_size": Option(8),
+    "model.embedding_hidden_size": Option(8),
+    "model.critic_activation": Option("tanh"),
     "model.novelty_hidden_size_list": Option([8]),
     "discount_factor_last": Option(0.5),
     "beta": Option(1.0),
     "cross_mixture_ratio": Option(0.0),
     "learn.lmbda": Option(0.1),
     "learn.kl_weight": Option(0.9),
+    "learn.kl_target": Option(0.5),
+    "learn.optimism": Option(2.0),
+    "learn.pessimism": Option(0.5),
+    "learn.std_multiplier": Option(0.5),
+    "learn.learning_rate_weights": Option(0.002),
+    "learn.learning_rate_embedding": Option(0.002),
     "learn.turn": Option(2),
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
     "learn.dropped_quantiles": Option(5),

@@ -105,6 +105,13 @@ OF_PHASES = "its phases of 32 rollouts, with one pass over each, are made for mi
 SMALL_CROSSQ: Config = {"model": {"critic_head_hidden_size": 256}}
 WIDE_SUPPORT: Config = {"v_min": -10.0, "v_max": 10.0}
 SMALL_XQC: Config = {"model": {"critic_head_hidden_size": 64, "critic_head_layer_num": 1, "actor_head_hidden_size": 64}}
+SMALL_BRO = deep_merge(SMALL_XQC, {"model": {"num_quantiles": 16}, "learn": {"update_per_collect": 1, "reset_at": []}})
+OF_BLOCKS = "critics of 512 units with 100 quantiles, 10 updates a step and resets take minutes"
+COPIED_SOON: Config = {
+    "model": {"embedding_size": 32, "embedding_hidden_size": 32},
+    "learn": {"target_update_freq": 50},
+}
+OF_COPIES = "before the first copy the next value counts as 0, for 250 updates"
 FEW_ACTIONS: Config = {"learn": {"num_actions": 2}}
 FEW_ROLLOUTS: Config = {
     "dynamics": {
@@ -169,6 +176,8 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "rlpd": Run(1040, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1600, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
+    "bro": Run(1600, SMALL_BRO, OF_BLOCKS, slow=True),
+    "td7": Run(1600, COPIED_SOON, OF_COPIES, slow=True),
     "td3_bc": Run(500, slow=True),
     "iql": Run(500, slow=True),
     "awac": Run(500, slow=True),
@@ -258,6 +267,8 @@ GOALS: dict[str, Run | str] = {
     ),
     "crossq": Run(7000, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
     "xqc": Run(7000, deep_merge(SMALL_XQC, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
+    "bro": Run(2500, deep_merge(SMALL_BRO, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_BLOCKS}", slow=True),
+    "td7": Run(2500, deep_merge(COPIED_SOON, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_COPIES}", slow=True),
 }
 NEVER_OCCURS: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),
@@ -303,6 +314,8 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "rlpd": Run(1020, slow=True),
     "crossq": Run(1300, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1300, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
+    "bro": Run(1300, SMALL_BRO, OF_BLOCKS, slow=True),
+    "td7": Run(1300, COPIED_SOON, OF_COPIES, slow=True),
     "td3_bc": Run(300, slow=True),
     "iql": Run(300, slow=True),
     "awac": Run(300, slow=True),
@@ -371,6 +384,8 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         f"{OF_WIDE_CRITICS}; {OF_ENTROPY}; its support is for scaled rewards",
         slow=True,
     ),
+    "bro": Run(2000, deep_merge(NO_ENTROPY, SMALL_BRO), f"{OF_BLOCKS}; {OF_ENTROPY}", slow=True),
+    "td7": Run(2000, COPIED_SOON, OF_COPIES, slow=True),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),

@@ -199,7 +199,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "TMaze-v0": (-20, 1),  # 200 steps, each at least -0.1
         "CorridorEnv": (0, 1),
         "SwitchRiddle": (-1, 1),
-        "make_dm_control": (0, 1_000),  # every task
+        **{"walker-walk": (0, 1_000), "cartpole-swingup": (0, 1_000)},
         "Acrobot-v1": (-500, 0),
         "MountainCar-v0": (-200, 0),
         "Pendulum-v1": (-3_300, 0),  # 200 steps, each at least -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2) = -16.3
@@ -211,7 +211,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "connect_four_v3": (-1, 1),
     }
     no_limits = {"BipedalWalker-v3", "Hopper-v5", "HalfCheetah-v5", "MinAtar-Breakout", "simple_spread_v3"}
-    envs = {curves.short_name(proof.env_id) for proof in PROOFS.values()}
+    envs = {curves.short_name(proof.env_id, proofs.env_kwargs(proof)) for proof in PROOFS.values()}
     assert envs - no_limits == set(curves.RETURNS) == set(possible)
     for env, (low, high) in possible.items():
         assert low <= curves.RETURNS[env][0] < curves.RETURNS[env][1] <= high
@@ -235,8 +235,10 @@ def test_band_is_the_interquartile_mean_and_its_interval_over_seeds() -> None:
 
 def test_panels_are_grouped_by_env_without_the_module_that_registers_it() -> None:
     envs = {"a": "CartPole-v1", "b": "package.envs:CartPole-v1", "c": "package.flip.BitFlipEnv", "d": "x.make_atari"}
-    groups = curves.by_env({name: {"env_id": env_id} for name, env_id in envs.items()})
-    expected = {"BitFlipEnv": ["c"], "CartPole-v1": ["a", "b"], "Pong": ["d"]}
+    records: dict[str, Any] = {name: {"env_id": env_id} for name, env_id in envs.items()}
+    records["e"] = {"env_id": "x.make_dm_control", "env_kwargs": {"domain_name": "walker", "task_name": "walk"}}
+    groups = curves.by_env(records)
+    expected = {"BitFlipEnv": ["c"], "CartPole-v1": ["a", "b"], "Pong": ["d"], "walker-walk": ["e"]}
     assert {env: list(group) for env, group in groups.items()} == expected
 
 

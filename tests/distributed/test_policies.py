@@ -38,7 +38,7 @@ RUN = {
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc", "xqc"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc", "xqc", "bro", "td7"),
     *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
 TEAMS = dict.fromkeys(
@@ -53,7 +53,7 @@ RUN |= ON_POLICY
 TEAMS |= dict.fromkeys(ON_POLICY - {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}, TEAMS["qmix"])
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
 FAST = {"ppo", "ppo_offpolicy"}
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc", "bro", "td7"}
 
 
 def of_package() -> set[str]:

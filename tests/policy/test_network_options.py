@@ -17,7 +17,7 @@ from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of, wit
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 WITH_ENCODERS = [name for name in ALGORITHMS if name not in ("dreamerv3", "mbpo")]  # sizes of a paper, and vectors only
-WITH_LAYER_NORM = [name for name in WITH_ENCODERS if name != "xqc"]  # whose layers have batch normalisation
+WITH_LAYER_NORM = [name for name in WITH_ENCODERS if name not in ("xqc", "bro")]  # whose layers are always normalised
 
 
 def make(name: str, observation_space: gym.Space[Any], **model: Any) -> Policy[Any]:

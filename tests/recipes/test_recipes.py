@@ -70,6 +70,8 @@ PENDULUM = {
     "mbpo": -200,
     "crossq": -200,
     "xqc": -200,
+    "bro": -200,
+    "td7": -200,
     "rlpd": -200,
 }
 REWARDED = {"rnd": -150, "icm": -150, "gail": 450, "her": 0.9, "ngu": 0.9}  # reward models and hindsight

@@ -65,3 +65,39 @@ def test_targets_carry_no_gradient() -> None:
     assert not rl.pessimistic_target(REWARD, DISCOUNT, q).requires_grad
     assert not rl.soft_target(REWARD, DISCOUNT, q, LOG_PROB, ALPHA).requires_grad
     assert not rl.critic_error(q, REWARD).requires_grad
+
+
+@pytest.mark.parametrize("weight", [-1.0, 0.0, 2.0])
+def test_the_bound_of_two_critics_is_their_mean_and_half_their_difference(weight: float) -> None:
+    """The means are 2 and 4.5, half of the differences 1 and 0.5."""
+    assert_close(rl.spread_bound(Q, weight), torch.tensor([2.0 + weight, 4.5 + weight / 2]))
+
+
+def test_the_spread_of_more_critics_is_the_mean_distance_to_their_mean() -> None:
+    """Of 1, 2 and 6: 2, 1 and 3 away from 3."""
+    assert rl.spread_bound(torch.tensor([[[1.0]], [[2.0]], [[6.0]]]), 0.5).tolist() == [[3.0 + 0.5 * 2.0]]
+
+
+def test_the_bound_has_a_gradient_where_all_critics_agree() -> None:
+    q = torch.ones(2, 3, requires_grad=True)
+    rl.spread_bound(q, 1.0).sum().backward()
+    assert q.grad is not None
+    assert torch.equal(q.grad, torch.full((2, 3), 0.5))
+
+
+def test_the_divergence_of_shifted_distributions_is_that_of_torch() -> None:
+    shift, sigma = torch.randn(5, 2), torch.rand(5, 2) + 0.1
+    here = torch.distributions.Normal(torch.zeros(5, 2), sigma)
+    there = torch.distributions.Normal(shift, sigma)
+    assert_close(rl.shifted_gaussian_kl(shift, sigma), torch.distributions.kl_divergence(there, here).sum(1))
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(None, (0.5 + 0.125) * 2 / 2), ([2.0, 0.0], 2 * 0.5 * 2 / 2)])
+def test_the_huber_loss_is_quadratic_up_to_1(weight: list[float] | None, expected: float) -> None:
+    """Errors -1 and 0.5 of critic 1, and 1 and -0.5 of critic 2, with 2 for 1: 0.5, 0.125, 0.5 and 0.125.
+
+    With the target 4.5 of item 1 in place of 2, the errors -3.5 and -1.5 are linear: 3 and 1.
+    """
+    weights = None if weight is None else torch.tensor(weight)
+    assert rl.huber_critic_loss(Q, torch.tensor([2.0, 4.5]), weights).item() == pytest.approx(expected)
+    assert rl.huber_critic_loss(Q, torch.tensor([4.5, 4.5])).item() == pytest.approx((3 + 0.125 + 1 + 0.125) / 2)

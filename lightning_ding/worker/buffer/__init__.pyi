@@ -1,4 +1,4 @@
-from .advanced import AdvancedReplayBuffer as AdvancedReplayBuffer
+from .advanced import AdvancedReplayBuffer as AdvancedReplayBuffer, LAPReplayBuffer as LAPReplayBuffer
 from .base import IBuffer as IBuffer, create_buffer as create_buffer, get_buffer_cls as get_buffer_cls
 from .episode import EpisodeReplayBuffer as EpisodeReplayBuffer
 from .her import HERReplayBuffer as HERReplayBuffer

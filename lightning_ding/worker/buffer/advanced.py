@@ -446,3 +446,19 @@ class AdvancedReplayBuffer(RingBuffer):
         given = state["counters"].get("beta")
         self._beta.given = None if given is None else (given[0], given[1])
         self._newest_sample = self._newest_sample[:0]
+
+
+@dataclass(frozen=True)
+class LAPBufferConfig(AdvancedBufferConfig):
+    """Keys of the buffer of loss-adjusted priorities."""
+
+    type: str = "lap"
+    alpha: float = 0.4
+    """As in the advanced buffer, with the value of the paper."""
+
+
+@BUFFER_REGISTRY.register("lap")
+class LAPReplayBuffer(AdvancedReplayBuffer):
+    """The advanced buffer with the exponent of LAP (Fujimoto et al. 2020, https://arxiv.org/abs/2007.06049)."""
+
+    config_class = LAPBufferConfig
