@@ -12,7 +12,6 @@ from lightning_ding.distributed.collector.base import (
     get_parallel_collector_cls,
 )
 from lightning_ding.distributed.collector.marine import MarineParallelCollector
-from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
@@ -42,6 +41,7 @@ from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGIST
 from lightning_ding.utils.foreign import attach
 
 if TYPE_CHECKING:
+    from lightning_ding.di_engine.naive_collector import NaiveCollector as NaiveCollector
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel as FlaskChannel
 
 __all__ = [
@@ -99,6 +99,7 @@ _register_transports()
 
 _HOMES = {
     "FlaskChannel": "distributed.flask_fs.channel",
+    "NaiveCollector": "di_engine.naive_collector",
     "SendLearnInfoHook": "di_engine.parallel_forms",
     "SendPolicyHook": "di_engine.parallel_forms",
 }
