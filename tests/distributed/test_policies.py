@@ -15,7 +15,7 @@ from lightning_ding.distributed.coordinator.settings import check_policy, known_
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import TINY_DREAMER
+from tests.algorithms.table import TDMPC2, TINY_DREAMER
 
 RUN = {
     *(
@@ -38,7 +38,7 @@ RUN = {
         "ppo_offpolicy",
     ),
     *("maddpg", "masac"),
-    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tqc", "xqc", "bro", "td7"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "sqn", "td3", "tdmpc2", "tqc", "xqc", "bro", "td7"),
     *("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"),
 }
 TEAMS = dict.fromkeys(
@@ -53,7 +53,7 @@ RUN |= ON_POLICY
 TEAMS |= dict.fromkeys(ON_POLICY - {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}, TEAMS["qmix"])
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
 FAST = {"ppo", "ppo_offpolicy"}
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tqc", "xqc", "bro", "td7"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tdmpc2", "tqc", "xqc", "bro", "td7"}
 
 
 def of_package() -> set[str]:
@@ -104,6 +104,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     sequences: dict[str, Any] = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
     sequences["ngu"] = sequences["r2d2"]
     sequences["dreamerv3"] = {"learn_unroll_len": 4, "horizon": 2, "model": TINY_DREAMER}
+    sequences["tdmpc2"] = {name: TDMPC2[name] for name in ("model", "plan")}
     policy: dict[str, Any] = {
         "type": name,
         "learn": {"update_per_collect": 2, "batch_size": 4} if name not in ON_POLICY else {"batch_size": 4},

@@ -89,7 +89,7 @@ class ReplaySettings:
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
             in_sequences=in_sequences,
-            columns=(STATE, IS_FIRST) if has_memory else (),
+            columns=(STATE, IS_FIRST) if policy.stores_memory else (),
         )
 
     @classmethod
@@ -109,7 +109,7 @@ class ReplaySettings:
             envs=config.main.env.collector_env_num,
             sample_options={},
             in_sequences=False,
-            columns=(STATE, IS_FIRST) if policy.has_memory else (),
+            columns=(STATE, IS_FIRST) if policy.stores_memory else (),
             rollout=RolloutSettings(size, in_episodes, coordinator.rollout_share, uses_late),
         )
 
