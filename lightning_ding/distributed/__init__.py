@@ -41,7 +41,6 @@ from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGIST
 from lightning_ding.utils.foreign import attach
 
 if TYPE_CHECKING:
-    from lightning_ding.di_engine.naive_collector import NaiveCollector as NaiveCollector
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel as FlaskChannel
 
 __all__ = [
