@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from lightning_ding.config import to_dict
+from lightning_ding.entry import parallel
 from lightning_ding.entry.config_file import read_config
 from tests.processes import ROOT
 
@@ -80,3 +82,15 @@ def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path
 def test_what_a_distributed_run_cannot_do_is_refused(tmp_path: Path, changed: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         read_config(written(tmp_path, **changed))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_last_line_is_for_people_or_the_result_for_programs(
+    tmp_path: Path, as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = {"env_step": 5, "train_iter": 2, "seconds": 1.0, "results": {}, "counters": {"restarts": 0}}
+    monkeypatch.setattr(parallel, "parallel_pipeline", lambda cfg, resume: result)
+    parallel.main(["parallel", "--config", str(written(tmp_path)), *["--json"] * as_json])
+    told = capsys.readouterr().out
+    line = "finished: 5 env steps, 2 updates, 1 s, 0 restarts; result in runs/parallel/result.json\n"
+    assert json.loads(told) == result if as_json else told == line
