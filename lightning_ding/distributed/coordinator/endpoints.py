@@ -180,9 +180,7 @@ class CollectorEndpoint(Endpoint):
         """Accept transitions and their metadata, which are on the disk when this returns."""
         seq, metadata, serials = messages.whole(message, "seq"), read_metadata(message), read_serials(message)
         with self.run.lock:
-            task = self._owned(message, "collector")
-            if task.is_evaluation:
-                raise Refusal(400, f"the task {task.task_id} is an evaluation, which sends no data")
+            task = self._collecting(message)
             replay = self.run.replay(task.buffer_id)
             newest, forced = self.run.newest(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
@@ -207,7 +205,7 @@ class CollectorEndpoint(Endpoint):
         """Answer with the settings of a collector that has delivered its part of a rollout."""
         serials = read_serials(message)
         with self.run.lock:
-            task = self._owned(message, "collector")
+            task = self._collecting(message)
             replay, newest = self.run.replay(task.buffer_id), self.run.newest(task.buffer_id)
             working, pause = self.scheduler.working(), self._pause()
         holds = replay.holds(str(task.run_id), working, newest)
@@ -226,6 +224,13 @@ class CollectorEndpoint(Endpoint):
                     self.run.results.note_evaluation(info, self.run.env_step())
                 self.run.changed()
         return {}
+
+    def _collecting(self, message: Message) -> Task:
+        """Return the collecting task that a message is about, see :meth:`_owned`; refuse an evaluation."""
+        task = self._owned(message, "collector")
+        if task.is_evaluation:
+            raise Refusal(400, f"the task {task.task_id} is an evaluation, which sends no data")
+        return task
 
     def _settings(self, task: Task, replay: Replay, known: dict[str, int]) -> Message:
         """Return the settings with which a collector continues.

@@ -120,6 +120,7 @@ class Intake:
         self._episodes.extend(zip(about["returns"], about["lengths"], infos, strict=True))
         counts.accepted = max(counts.accepted, entry.number)  # entries are written in parallel
         counts.next_seq[entry.run_id] = entry.seq + 1
+        counts.serial = max(counts.serial, entry.serial)
 
     def begin(self, newest: Newest) -> None:
         """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
@@ -258,6 +259,8 @@ class Counts:
     """Version of the newest weights that data were collected with."""
     accepted: int = 0
     """Number of the newest entry of the journal."""
+    serial: int = 0
+    """Largest number of a publication that an entry of the journal names."""
     refused: int = 0
     collector_wait: float = 0.0
     learner_wait: float = 0.0

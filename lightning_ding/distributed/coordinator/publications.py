@@ -58,6 +58,7 @@ class PublishedWeights:
         self._store = store
         self._published: dict[str, list[Publication]] = {}
         self._snapshots: set[str] = set()
+        self._least: dict[str, int] = {}  # serial numbers that are taken, although the index may not know them
         self._gone: list[Publication] = []  # to delete once the index without them is on the disk
         self._is_written = True
 
@@ -71,7 +72,7 @@ class PublishedWeights:
             snapshot: Policy id under which the weights are also kept, until :meth:`keep_only` removes them.
         """
         known = self._published.setdefault(policy_id, [])
-        serial = known[-1].serial + 1 if known else 1
+        serial = 1 + max(known[-1].serial if known else 0, self._least.get(policy_id, 0))
         known.append(Publication(serial, policy_version, handle))
         if snapshot is not None:
             self._published[snapshot] = [Publication(1, policy_version, handle)]
@@ -81,6 +82,13 @@ class PublishedWeights:
         self._is_written = False
         self.write(is_synced=snapshot is not None)
         return serial
+
+    def continue_after(self, policy_id: str, serial: int) -> None:
+        """Give later publications of a policy larger serial numbers than one that was given.
+
+        The index may have been lost, or be an older one, after a power failure.
+        """
+        self._least[policy_id] = max(serial, self._least.get(policy_id, 0))
 
     def is_newest(self, policy_id: str, handle: Any) -> bool:
         """Return whether these weights are already the newest ones of a policy."""

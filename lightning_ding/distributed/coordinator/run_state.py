@@ -94,6 +94,7 @@ class RunState:
             state = read_state(self.files / STATE_FILE)
             self.load_state_dict(state)
             self.weights.load()
+            self._continue_serials()
             if state.get("finished") is not None:
                 self._note_continuation()
 
@@ -231,7 +232,7 @@ class RunState:
                 status[f"{role}_tasks"] = {"running": len(book.running(role)), "waiting": len(book.waiting(role))}
             for replay in self.replays.values():
                 status |= replay.stats()
-            returns = [one for replay in self.replays.values() for one in replay.intake.returns]
+            returns = [one for replay in self.replays.values() for one in tuple(replay.intake.returns)]
             status["return_mean"] = sum(returns) / len(returns) if returns else None
             status["restarts"] = self.scheduler.restarts
             run = {"train_iter": self.results.train_iter, "seconds": round(self.results.seconds, 3)}
@@ -319,6 +320,16 @@ class RunState:
         self.changed()
         self.commit()
         (self.folder / "result.json").unlink(missing_ok=True)
+
+    def _continue_serials(self) -> None:
+        """Make the serial numbers of publications grow, also if the index of publications was lost.
+
+        A collector may have the weights of one more publication than the journal names, as collecting with them was not
+        over yet.
+        """
+        for buffer_id, replay in self.replays.items():
+            if replay.counts.serial > self.newest(buffer_id).serial:
+                self.weights.continue_after(self._buffers[buffer_id]["policy_id"], replay.counts.serial + 1)
 
     def _make_buffers(self) -> None:
         for buffer_id, known in self._buffers.items():

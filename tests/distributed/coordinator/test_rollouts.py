@@ -252,6 +252,20 @@ def test_the_last_rollout_within_the_limit_of_env_steps_is_learned_from(tmp_path
     assert learner.get(1, 1)["stop"]
 
 
+def test_an_evaluation_has_no_part_of_a_rollout(tmp_path: Path) -> None:
+    cfg = config(tmp_path, collectors=1)
+    cfg["system"]["coordinator"]["commander"]["eval_interval"] = 1e-9
+    run = Run(cfg)
+    learner, _ = both(run)
+    learner.publish(10)
+    learner.call("learner_learn_task", info={"learner_step": 10, "learner_done": False, "priority_info": None})
+    evaluator = Worker(run, "collector")
+    evaluator.take()
+    assert evaluator.info()["collector_cfg"]["eval_flag"]
+    with pytest.raises(Refusal, match="400: .* is an evaluation"):
+        asks(evaluator)
+
+
 # ---------------------------------------------------------------------- failures
 
 
@@ -303,6 +317,46 @@ def test_a_learner_that_continues_from_the_same_version_learns_from_the_same_rol
     other.take()
     other.publish(0)
     assert drawn(run, other) == before == [*range(8)]
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+@pytest.mark.parametrize("left", ["", "older"])
+def test_rollouts_begin_after_the_index_of_publications_was_lost(
+    tmp_path: Path, left: str, with_snapshot: bool
+) -> None:
+    """A power failure may truncate the index, which is not synced, or leave an older one."""
+    run = Run(config(tmp_path))
+    learner, (first, second) = team(run)
+    index = tmp_path / "coordinator" / "policies.json"
+    learner.publish(0)
+    older = index.read_text()
+    serials = []
+    for version in (10, 20, 30):
+        serials.append(learner.publish(version))
+        first.send(rows(0, version))
+        second.send(rows(4, version))
+    if with_snapshot:
+        run.coordinator.save()
+    index.write_text(older if left == "older" else "")
+    run.restart()
+    for version in (10, 20):  # the learner continues from an older checkpoint
+        assert learner.publish(version) > serials[-1]  # otherwise a collector would not take them for newer ones
+        assert drawn(run, learner) is None
+        first.send(rows(8, version))
+        second.send(rows(12, version))
+        assert drawn(run, learner) == [*range(8, 16)]
+
+
+def test_a_collector_that_had_fetched_a_lost_publication_takes_the_next_one(tmp_path: Path) -> None:
+    run = Run(config(tmp_path))
+    learner, (first, second) = team(run)
+    learner.publish(0)
+    first.send(rows(0))
+    second.send(rows(4))
+    fetched = learner.publish(10)  # nothing collected with it was accepted yet
+    (tmp_path / "coordinator" / "policies.json").write_text("")
+    run.restart()
+    assert learner.publish(0) > fetched
 
 
 # ---------------------------------------------------------------------- settings
