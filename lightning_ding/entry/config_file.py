@@ -49,7 +49,9 @@ def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfi
         changes = deep_merge(changes, _nested(setting))
     if is_of_fit(mapping):
         system = mapping.get("system") or {}
+        require(isinstance(system, Mapping), "system", "a mapping", system)
         changes = deep_merge({"system": system}, changes)
+        require(isinstance(changes["system"], Mapping), "system", "a mapping", changes["system"])
         mapping = run_of_fit(mapping, changes["system"])
     mapping = deep_merge(mapping, changes)
     cfg = resolve(ParallelConfig, mapping)

@@ -54,11 +54,15 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
     require(not unknown, "the config file", f"one with the keys {', '.join(sorted(SECTIONS))}", unknown)
     path = content.get("ckpt_path")
     require(path is None, "ckpt_path", "left out: --resume continues a distributed run", path)
-    name, trainer = content.get("policy"), dict(content.get("trainer") or {})
+    name, trainer = content.get("policy"), _mapping("trainer", content.get("trainer"))
     require(isinstance(name, str), "policy", "the name of a registered policy in a distributed run", name)
-    policy = {"type": name, **(_arguments(content.get("model")).get("cfg") or {})}
-    data = {key: value for key, value in _arguments(content.get("data")).items() if value is not None}
-    evaluator, num_envs = resolve_policy(policy).eval.evaluator, int(data.pop("num_envs", NUM_ENVS))
+    model = _arguments("model", content.get("model"))
+    policy = {"type": name, **_mapping("model.cfg", model.pop("cfg", None))}
+    given = {key: value for key, value in model.items() if value is not None}
+    require(not given, "model", "the policy's cfg alone in a distributed run", given)
+    data = {key: value for key, value in _arguments("data", content.get("data")).items() if value is not None}
+    evaluator, num_envs = resolve_policy(policy).eval.evaluator, data.pop("num_envs", NUM_ENVS)
+    require(_is_count(num_envs), "data.num_envs", "an integer >= 1", num_envs)
     others = sorted(data.keys() - {*MAIN, *ENV, *LEARNER})
     given = {key: data[key] for key in others}
     require(not given, f"data.{others[0] if others else ''}", "left out in a distributed run", given)
@@ -67,9 +71,9 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
     main = {"seed": seed if isinstance(seed, int) and not isinstance(seed, bool) else 0, "policy": policy, **main}
     episodes = env.setdefault("n_evaluator_episode", evaluator.n_episode)
     env.setdefault("evaluator_env_num", min(episodes, num_envs))
-    number = system.get("collector", {}).get("num", ParallelCollectorConfig().num)
-    env["collector_env_num"] = math.ceil(num_envs / (number if isinstance(number, int) else 1))
-    folder = _folder(trainer.pop("logger", None))
+    number = _mapping("system.collector", system.get("collector")).get("num", ParallelCollectorConfig().num)
+    env["collector_env_num"] = math.ceil(num_envs / (number if _is_count(number) else 1))
+    folder = _folder(trainer)
     return {
         "main": {**({} if folder is None else {"exp_name": folder}), **main, "env": env},
         "system": {
@@ -79,13 +83,35 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
     }
 
 
-def _arguments(section: Any) -> dict[str, Any]:
-    """Return the arguments in a section, with or without the class."""
-    found = dict(section or {})
-    return dict(found.get("init_args") or {}) if "class_path" in found else found
+def _mapping(name: str, section: Any) -> dict[str, Any]:
+    """Return a section of a file; nothing there is an empty one."""
+    require(section is None or isinstance(section, Mapping), name, "a mapping", section)
+    return dict(section or {})
 
 
-def _folder(logger: Any) -> str | None:
-    """Return the folder of a run whose file has a logger; None for no logger with a folder."""
-    about = _arguments(logger) if isinstance(logger, Mapping) else {}
-    return None if "save_dir" not in about else "/".join([about["save_dir"], about.get("name", "run"), "parallel"])
+def _arguments(name: str, section: Any) -> dict[str, Any]:
+    """Return the arguments in a section, with or without the class, which ``policy`` decides."""
+    found = _mapping(name, section)
+    return _mapping(f"{name}.init_args", found.get("init_args")) if "class_path" in found else found
+
+
+def _is_count(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def _folder(trainer: dict[str, Any]) -> str | None:
+    """Take the logger out of the Trainer's arguments, unless it is False; return the folder of its run, if it has one.
+
+    Raises:
+        ValueError: If it is not the logger of a distributed run.
+    """
+    logger = trainer.get("logger")
+    if logger is False:
+        return None
+    trainer.pop("logger", None)
+    is_own = isinstance(logger, Mapping) and str(logger.get("class_path")).endswith("TensorBoardLogger")
+    allowed = "a TensorBoardLogger, false or left out in a distributed run"
+    require(is_own or logger in (None, True), "trainer.logger", allowed, logger)
+    about = _arguments("trainer.logger", logger) if is_own else {}
+    parts = [about.get("save_dir"), about.get("name", "run"), "parallel"]
+    return None if parts[0] is None else "/".join(str(part) for part in parts if part)

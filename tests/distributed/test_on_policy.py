@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -201,6 +202,57 @@ def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_lea
         rows = torch.cat([rollout["obs"], rollout["episode_id"].double()[:, None]], 1)
         assert len(rows.unique(dim=0)) == len(rows)
     assert {len(rollout["env_id"].unique()) for _, rollout in rollouts} & {4, 6}
+
+
+class Straggler(BaseCommCollector):
+    """A collector whose envs take ten times as long as those of the others."""
+
+    def _create_collector(self, task_info: Any) -> Any:
+        made = super()._create_collector(task_info)
+        tick = made.tick
+
+        def slowly() -> None:
+            time.sleep(0.02)
+            tick()
+
+        made.tick = slowly
+        return made
+
+
+@pytest.mark.parametrize("late", ["drop", "use"])
+def test_learning_goes_on_without_a_straggler(tmp_path: Path, late: str) -> None:
+    cfg = config(tmp_path / "run", deep_merge(policy_of("ppo"), {"learn": {"epoch_per_collect": 1}}), 3)
+    cfg["main"]["max_train_iter"] = 60
+    cfg["system"]["coordinator"] |= {"rollout_share": 0.5, "late_transitions": late}
+    rollouts: list[tuple[int, Any]] = []
+
+    class Watcher(Learner):
+        def _take(self, handle: Any) -> Any:
+            found = super()._take(handle)
+            rollouts.append((self.learner.train_iter, found))  # type: ignore[union-attr]
+            return found
+
+    with coordinating(cfg) as (coordinator, start):
+        start(Watcher)
+        for kind in (Straggler, BaseCommCollector, BaseCommCollector):
+            start(kind)
+        wait_for(lambda: len(rollouts) > 0)
+    seen, before, late_rows = [], -1, 0
+    for train_iter, rollout in rollouts:
+        versions = rollout["policy_version"]
+        assert set(versions.tolist()) <= {train_iter, *([before] if late == "use" else [])}
+        assert (versions == train_iter).sum() >= 16
+        late_rows += int((versions != train_iter).sum())
+        before = train_iter
+        rows = torch.cat([rollout["obs"], rollout["episode_id"].double()[:, None]], 1)
+        seen.append(rows)
+        for episode in rollout["episode_id"].unique():  # advantages need the steps of an episode without a gap
+            steps = (rollout["episode_id"] == episode).nonzero()[:, 0]
+            assert torch.equal(rollout["next_obs"][steps[:-1]], rollout["obs"][steps[1:]])
+    assert len(torch.cat(seen).unique(dim=0)) == sum(map(len, seen))  # each transition is learned from once
+    assert late_rows == 0 or late == "use"
+    assert coordinator.run.env_step() == coordinator.status()["sample"]
+    assert (coordinator.status()["too_old"] > 0) or late == "use"
 
 
 def test_a_finished_run_continues_with_a_larger_limit(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path
     main, learner = cfg.main, cfg.system.learner
     assert (main.seed, main.max_env_step, main.norm_obs, main.exp_name) == (5, 900, True, "runs/parallel")
     assert (main.policy["discount_factor"], learner.eval_every) == (0.9, 300)
-    assert learner.trainer == {"accelerator": "cpu", "max_time": "00:01:00:00"}
+    assert learner.trainer == {"accelerator": "cpu", "max_time": "00:01:00:00", "logger": False}
     assert read_config(written(tmp_path, seed_everything=3)).main.seed == 3
 
 
@@ -77,6 +77,18 @@ def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path
         ({"ckpt_path": "last"}, "ckpt_path must be left out: --resume continues"),
         ({"optimizer": {}}, r"the config file must be one with the keys .*, got \['optimizer'\]"),
         ({"model": {"cfg": {"lern": {}}}}, "lern"),
+        ({"model": {"cfg": {}, "model": "my.Network"}}, "model must be the policy's cfg alone in a distributed run"),
+        ({"model": {"cfg": "fast"}}, "model.cfg must be a mapping, got 'fast'"),
+        ({"model": ["cfg"]}, r"model must be a mapping, got \['cfg'\]"),
+        ({"data": "CartPole-v1"}, "data must be a mapping, got 'CartPole-v1'"),
+        ({"trainer": [1]}, r"trainer must be a mapping, got \[1\]"),
+        ({"system": 3}, "system must be a mapping, got 3"),
+        ({"system": {"collector": 3}}, "system.collector must be a mapping, got 3"),
+        ({"system": {"collector": {"num": 0}}}, "collector.num must be .*>= 1.*, got 0"),
+        ({"data": {"env_id": "CartPole-v1", "num_envs": 2.5}}, "data.num_envs must be an integer >= 1, got 2.5"),
+        ({"data": {"env_id": "CartPole-v1", "num_envs": "many"}}, "data.num_envs must be an integer >= 1, got 'many'"),
+        ({"trainer": {"logger": {"class_path": "WandbLogger"}}}, "trainer.logger must be a TensorBoardLogger, false"),
+        ({"trainer": {"logger": ["TensorBoardLogger"]}}, "trainer.logger must be a TensorBoardLogger, false or left"),
     ],
 )
 def test_what_a_distributed_run_cannot_do_is_refused(tmp_path: Path, changed: dict[str, Any], match: str) -> None:

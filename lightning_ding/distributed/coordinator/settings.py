@@ -174,6 +174,7 @@ def check_rollouts(config: ParallelConfig) -> None:
     why = f"with {name!r}, which learns from rollouts of its newest weights"
     require(kind == "zergling", "system.collector.type", f'"zergling" {why}', kind)
     require(learner.send_policy_freq == 1, "system.learner.send_policy_freq", f"1 {why}", learner.send_policy_freq)
+    require(learner.prefetch <= 1, "system.learner.prefetch", f"0, or left out, {why}", learner.prefetch)
     require(not learner.multi_gpu, "system.learner.multi_gpu", f"False {why}", learner.multi_gpu)
     pause = collector.update_policy_second
     require(pause == 0, "system.collector.update_policy_second", f"0 {why}", pause)

@@ -262,7 +262,7 @@ def test_an_evaluation_has_no_part_of_a_rollout(tmp_path: Path) -> None:
     evaluator = Worker(run, "collector")
     evaluator.take()
     assert evaluator.info()["collector_cfg"]["eval_flag"]
-    with pytest.raises(Refusal, match="400: .* is an evaluation"):
+    with pytest.raises(Refusal, match=r"400: .* is an evaluation"):
         asks(evaluator)
 
 
@@ -376,6 +376,7 @@ def test_settings_without_effect_for_rollouts_are_refused(tmp_path: Path) -> Non
         assert found.startswith(f"system.coordinator.{name} must be")
         assert "'ppo', which learns from rollouts of its newest weights" in found
     assert "send_policy_freq must be 1" in refused(learner={"send_policy_freq": 2}, **exp_name)
+    assert "prefetch must be 0, or left out" in refused(learner={"prefetch": 2}, **exp_name)
     assert "multi_gpu must be False" in refused(learner={"multi_gpu": True}, **exp_name)
     assert "update_policy_second must be 0" in refused(collector={"update_policy_second": 1.0}, **exp_name)
     assert 'collector.type must be "zergling"' in refused(collector={"type": "marine"}, **exp_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -159,3 +160,26 @@ def test_the_wait_is_a_share_of_the_mean_interval_within_bounds() -> None:
     clock.now += 1000
     pace.note()
     assert pace.wait(1.0) == LONGEST
+
+
+def test_the_status_can_be_asked_while_episodes_end(tmp_path: Path) -> None:
+    run, is_over = Run(config(tmp_path / "run")), threading.Event()
+    returns = run.replay.intake.returns
+
+    def end_episodes() -> None:
+        while not is_over.is_set():
+            returns.extend([1.0])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=end_episodes) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        means = [run.coordinator.run.status()["return_mean"] for _ in range(4000)]
+    finally:
+        is_over.set()
+        sys.setswitchinterval(before)
+        for thread in threads:
+            thread.join()
+    assert means[-1] == 1.0
