@@ -86,6 +86,7 @@ PACKAGES = {
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
     "dreamerv3_swingup": "dm_control",
+    "ippo_foraging": "lbforaging",
     "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
@@ -160,7 +161,7 @@ SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "xqc_hopper": {"random_collect_size": 300},
 }
 SCORE = re.compile(
-    r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)"
+    r"(mean return of ((?:20|100|200) greedy episodes|200 greedy games)"
     r"|share of 50 greedy episodes that reach their goal): "
     r"(-?\d+\.\d+)"
 )
