@@ -108,7 +108,7 @@ def test_the_divergence_is_that_of_the_explorer_without_its_smaller_deviation() 
             parameter.add_(0.1)
     obs = torch.randn(7, 3)
     batch: Any = {"obs": obs, "explorer_noise": torch.randn(7, 2)}
-    _, report = policy.explorer_loss(batch)
+    loss, report = policy.explorer_loss(batch)
     output = policy.model.compute_actor(obs)
     mu, sigma = policy.model.compute_explorer(obs, output["mu"]), output["log_sigma"].exp()
     expected = [
@@ -117,7 +117,12 @@ def test_the_divergence_is_that_of_the_explorer_without_its_smaller_deviation() 
         ).sum()
         for row in range(7)
     ]
-    assert report["kl"].item() == pytest.approx(sum(map(float, expected)) / 7 / 2, rel=1e-4)
+    kl = sum(one.item() for one in expected) / 7
+    assert report["kl"].item() == pytest.approx(kl / 2, rel=1e-4)
+    action = (mu + 0.75 * sigma * batch["explorer_noise"]).tanh()
+    quantile = policy.model.compute_critic(obs, action)["quantile"]
+    bound = (quantile.mean(0) + (quantile[0] - quantile[1]).abs() / 2).mean()
+    assert loss.item() == pytest.approx(0.25 * kl - bound.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize(("kl", "grows"), [(0.02, "optimism"), (0.5, "kl_weight")])
