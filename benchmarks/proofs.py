@@ -154,6 +154,16 @@ NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that M
 }
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
+FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
+LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
+TAG = "pettingzoo:mpe2.simple_tag_v3"
+GROUPS = {"model": {"parameter_sharing": [0, 1]}}  # a network of the speaker, and one of the listener
+PREDATORS = {  # a network of the three predators, and one of the prey, each with rewards of its own
+    "discount_factor": 0.9,  # episodes have 25 steps; with 0.99 the values diverge
+    "model": {"encoder_hidden_size_list": [64, 64], "parameter_sharing": [0, 0, 0, 1]},
+    "learn": {"epoch_per_collect": 10, "batch_size": 256, "learning_rate": 7e-4, "entropy_weight": 0.01},
+    "collect": {"n_sample": 1600},
+}
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -194,6 +204,11 @@ PROOFS = {
     "mappo_switch_riddle": Proof(
         "mappo", RIDDLE, 100_000, 0.25, NO_MEMORY, seeds=(0, 1, 2), n_episode=200, is_ceiling=True
     ),
+    "ippo_foraging": Proof("ippo_foraging", FORAGING, 1_000_000, 0.9, algorithm="ippo", n_episode=100, seeds=(0, 1, 2)),
+    "mappo_speaker_listener": Proof(
+        "mappo_simple_spread", LISTENER, 30_000, -20, GROUPS, algorithm="mappo", seeds=(0, 1, 2), n_episode=100
+    ),
+    "mappo_simple_tag": Proof("mappo", TAG, 30_000, 4, PREDATORS, seeds=(0, 1, 2), n_episode=100),
     "mappo_simple_spread": Proof("mappo_simple_spread", SPREAD, 100_000, -20, algorithm="mappo", seeds=(0, 1, 2)),
     "dqn_acrobot": Proof("dqn_acrobot", "Acrobot-v1", 100_000, -100, algorithm="dqn"),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
@@ -208,6 +223,7 @@ PROOFS = {
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
+    "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 5_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),
@@ -234,6 +250,7 @@ PROOFS = {
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
+    "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),

@@ -164,6 +164,8 @@ def family(kind: str) -> tuple[Config, ...]:
         return own, ACTOR_CRITIC if kind == "acer" else {"model": {"encoder_hidden_size_list": [16]}}
     if kind == "dreamerv3":
         return {name: section for name, section in REPLAY.items() if name != "random_collect_size"}, {}
+    if kind == "tdmpc2":
+        return REPLAY, {"model": {"encoder": 8, "hidden": 8, "latent": 8, "simplex": 4}}
     if kind in ("maddpg", "masac", "iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn"):
         return REPLAY, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
@@ -263,6 +265,12 @@ CASES: dict[str, Case] = {
             "dynamics": {"ensemble_num": 3, "elite_num": 2, "hidden_size_list": [8], "fit_freq": 16, "max_epochs": 3},
             "rollout": {"batch_size": 20, "length": [[0, 2]]},
         },
+        "Pendulum-v1",
+    ),
+    "tdmpc2": Case(
+        "plans in a latent model",
+        "tdmpc2",
+        {"plan": {"iterations": 2, "num_samples": 16, "num_elites": 4, "num_policy_samples": 4}},
         "Pendulum-v1",
     ),
     "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),

@@ -7,6 +7,7 @@ from .defaults import (
 )
 from .episode_record import EpisodeRecord as EpisodeRecord
 from .evaluation_interval import EvaluationInterval as EvaluationInterval
+from .imagined_video import ImaginedVideo as ImaginedVideo
 from .initial_weights import InitialWeights as InitialWeights
 from .metrics import MetricsLogger as MetricsLogger, write_metrics as write_metrics
 from .progress_bar import EnvStepProgressBar as EnvStepProgressBar

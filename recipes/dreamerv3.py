@@ -4,8 +4,9 @@
     python recipes/dreamerv3.py --seed 1
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the policy at the end on 20 others.
-The networks are smaller than the smallest of the paper, sequences have 32 steps, and the step size is larger, because
-there are only thousands of updates.
+The networks are smaller than the smallest of the paper, sequences have 16 steps, and the step size is larger, because
+there are only thousands of updates. The angle at which the pole falls is 0.2 rad, so the squared error of predicted
+observations hardly counts. With the paper's weights of the divergences the model does not see that an episode ends.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 1
 MAX_ENV_STEP = 20_000
 CONFIG = {
-    "learn_unroll_len": 32,
-    "imagine_last": 16,
+    "learn_unroll_len": 16,
+    "imagine_last": 8,
     "model": {"deter": 128, "hidden": 64, "units": 64, "groups": 8, "classes": 8, "blocks": 4},
-    "learn": {"train_ratio": 64, "batch_size": 16, "learning_rate": 3e-4, "warmup": 100},
+    "learn": {"train_ratio": 64, "batch_size": 32, "learning_rate": 1e-3, "warmup": 100}
+    | {"dynamics_weight": 0.1, "representation_weight": 0.02},
     "collect": {"n_sample": 8},
     "eval": {"evaluator": {"eval_freq": 100, "n_episode": 20, "stop_value": 500.0}},
 }

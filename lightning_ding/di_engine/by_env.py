@@ -43,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "on_policy": False,
     "progress": None,
     "sample_options": {},
+    "stores_memory": False,
     "unroll_len": 1,
 }
 """Values where a policy does not have an attribute; the others are needed."""

@@ -37,6 +37,7 @@ from .rainbow import NoisyHead as NoisyHead, NoisyLinear as NoisyLinear, NoisyML
 from .recurrent_vac import RecurrentVAC as RecurrentVAC
 from .sqn import SQN as SQN
 from .td7 import SALEQAC as SALEQAC
+from .tdmpc2 import TDMPC2 as TDMPC2
 from .teams.coma import COMA as COMA
 from .teams.havac import HAVAC as HAVAC
 from .teams.mat import MAT as MAT

@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": F.elu,
     "gelu": F.gelu,
     "silu": F.silu,
+    "mish": F.mish,
 }
 
 

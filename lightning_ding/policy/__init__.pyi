@@ -58,6 +58,8 @@ from .sqn import SQNConfig as SQNConfig, SQNPolicy as SQNPolicy
 from .td3 import TD3Config as TD3Config, TD3Policy as TD3Policy
 from .td3_bc import TD3BCConfig as TD3BCConfig, TD3BCPolicy as TD3BCPolicy
 from .td7 import TD7Config as TD7Config, TD7Policy as TD7Policy
+from .tdmpc2 import TDMPC2Policy as TDMPC2Policy
+from .tdmpc2_options import TDMPC2Config as TDMPC2Config
 from .teams.coma import COMAConfig as COMAConfig, COMAPolicy as COMAPolicy
 from .teams.happo import HAPPOConfig as HAPPOConfig, HAPPOPolicy as HAPPOPolicy
 from .teams.iql_ma import IQLMAPolicy as IQLMAPolicy

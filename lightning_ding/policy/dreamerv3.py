@@ -4,14 +4,16 @@ Paper: Hafner et al. 2023 (https://arxiv.org/abs/2301.04104v2), whose equations 
 sizes and the optimizer are those of version 2 and of the authors' code of 2025.
 
 Sequences begin at any step, with the recurrent state that was stored when the step was collected, and they continue
-with the next episode after a termination. The last observation of an episode has a row, from which rewards and
-terminations are predicted.
+with the next episode. The last observation of an episode has a row, from which rewards and terminations are predicted
+and, at a time limit, the return is bootstrapped.
 
-Where this differs: stored states are not renewed after updates; sequences end at a time limit, so that its true last
-observation is bootstrapped from; the discount factor is not part of the predicted continuation; the range of returns
-that scales advantages is that before the update; images are predicted without a sigmoid; evaluations take the most
-probable classes of latent variables, and the most probable action. Sums of losses are divided by all rows of a
-minibatch, padding included.
+Where this differs: stored states are not renewed after updates; minibatches are drawn uniformly, without the newest
+sequences first; the discount factor is not part of the predicted continuation; the range of returns that scales
+advantages is that before the update; the first weight of an imagined trajectory is whether its episode continued, not
+the prediction; images are predicted without a sigmoid, and discrete observations as one-hot vectors with squared
+errors; each image has its own convolutions; evaluations take the most probable classes of latent variables, and the
+most probable action. As in the paper, but not in the authors' code, 1 % of a discrete policy is uniform. Sums of losses
+are divided by all rows of a minibatch, padding included.
 
 Shapes: T steps of a sequence, L = T + 1 rows, B sequences or envs, H steps of imagination, N imagined trajectories, A
 size of an action, G latent variables, S size of a recurrent state, Z size of a latent state.
@@ -19,8 +21,7 @@ size of an action, G latent variables, S size of a recurrent state, Z size of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
@@ -30,6 +31,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
+from lightning_ding.config import require
 from lightning_ding.model.layers import InEvalMode
 from lightning_ding.model.world.observations import reconstruction_error
 from lightning_ding.policy.base.action_bounds import ActionBounds, actor_shapes
@@ -40,6 +42,7 @@ from lightning_ding.policy.base.spaces import obs_shape
 from lightning_ding.policy.dreamerv3_options import DreamerV3Config
 from lightning_ding.policy.replay_policy import ReplayPolicy, make_target
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.rl.world_models import without_cache
 from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.utils.ranks import gather_rows
 
@@ -71,17 +74,6 @@ class DreamerV3Batch(TypedDict):
     """Uniform numbers, shape (H, B, K), or standard normal ones, shape (H, B, K, A)."""
 
 
-def without_cache(device_type: str) -> AbstractContextManager[Any]:
-    """Return a context in which autocast, if it is on, keeps no weights of 16 bits.
-
-    Otherwise the gradients of all rows would be added up in 16 bits, and weights from imagination, which has no
-    gradient, would be used in the losses, whose gradient would not reach them.
-    """
-    if not torch.is_autocast_enabled(device_type):
-        return nullcontext()
-    return torch.autocast(device_type, torch.get_autocast_dtype(device_type), cache_enabled=False)
-
-
 @POLICY_REGISTRY.register("dreamerv3")
 @with_memory
 class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
@@ -98,6 +90,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
     config_class: ClassVar[type[PolicyConfig]] = DreamerV3Config
     learns_from_sequences: ClassVar[bool] = True
+    compiles_losses: ClassVar[bool] = False  # but the steps of their loops, which would be one graph of 80 steps
     parts_of_model: ClassVar[tuple[str, ...]] = (
         *("inputs", "encoder", "rssm", "decoder", "reward", "alive", "actor", "critic", "bins"),
     )
@@ -163,8 +156,15 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         """
         if "starts" in data:
             return dict(data)
+        found = self._rows(data)
+        noise = {name: value.to(found["reward"]) for name, value in self._noise_of(*found["reward"].shape).items()}
+        return {**found, **noise}
+
+    def _rows(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of a :class:`DreamerV3Batch` but for the noise."""
         reward, terminated = data["reward"], data["terminated"].bool()
-        rows = rl.episode_rows(terminated, data["mask"])
+        ended = terminated | data["truncated"].bool() if "truncated" in data else terminated
+        rows = rl.episode_rows(ended, data["mask"])
         column = torch.arange(reward.shape[1], device=reward.device)
         starts = torch.cat([data[IS_FIRST].bool()[None], rows.is_next[:-1]]) & rows.is_real
         before = torch.where(rows.is_next, rows.step, rows.step - 1)  # the step that led to the observation
@@ -181,7 +181,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             is_next = rows.is_next.reshape(*rows.is_next.shape, *[1] * (now.ndim - 2))
             return torch.where(is_next, following[rows.step, column], now[rows.step, column])
 
-        found = {
+        return {
             "obs": observations(data["obs"], data["next_obs"]),
             "action": self.model.encoded(action[before, column]).to(reward),
             "reward": torch.where(is_known, reward[before, column], 0.0),
@@ -191,8 +191,6 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             "mask": rows.is_real,
             STATE: data[STATE].to(reward),
         }
-        noise = {name: value.to(reward) for name, value in self._noise_of(*rows.step.shape).items()}
-        return {**found, **noise}
 
     def _noise_of(self, rows: int, size: int) -> dict[str, Tensor]:
         groups, horizon = self.model.rssm.groups, self.config.horizon
@@ -245,7 +243,13 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         tokens = model.encoder(target).unflatten(0, shape)
         actions = torch.cat([action[None], batch["action"][1:]])
         deters, stochs, posterior = model.rssm.observe(
-            deter, stoch, actions, tokens, batch["starts"], batch["posterior_noise"]
+            deter,
+            stoch,
+            actions,
+            tokens,
+            batch["starts"],
+            batch["posterior_noise"],
+            self._part(model.rssm.observe_step),
         )
         latent = torch.cat([deters, stochs], -1)
         dynamics, representation = rl.balanced_kl(posterior, model.rssm.prior(deters), self.config.learn.free_nats)
@@ -317,17 +321,17 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
     def _imagine_on(self, batch: DreamerV3Batch, start: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         model = self.model
-        taken = list[Tensor]()
+        taken, sampled = list[Tensor](), self._part(model.sampled)
         prior_noise, action_noise = (
             batch[name].transpose(1, 2).flatten(1, 2) for name in ("prior_noise", "action_noise")
         )
 
         def choose(state: Tensor, step: int) -> Tensor:
-            taken.append(model.sampled(state, action_noise[step]))
+            taken.append(sampled(state, action_noise[step]))
             return model.encoded(taken[-1])  # type: ignore[no-any-return]
 
         deter, stoch = start.split([model.rssm.deter, model.rssm.stoch], -1)
-        states, _ = model.rssm.imagine(deter, stoch, choose, prior_noise)
+        states, _ = model.rssm.imagine(deter, stoch, choose, prior_noise, self._part(model.rssm.imagine_step))
         reward = rl.two_hot_mean(model.reward(states), model.bins)
         lives = torch.cat([alive[None], torch.sigmoid(model.continues(states[1:]))])
         return states, torch.stack(taken), reward, lives
@@ -338,9 +342,52 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
             slow = rl.two_hot_mean(self.target_model(state), self.model.bins)
         return rl.two_hot_loss(logit, self.model.bins, target, slow)
 
+    def _part(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of one step, compiled if updates are."""
+        return function if self.updater.compiler is None else self.updater.compiler.part(function)
+
     def _mean(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return the sum over weighted rows, divided by the number of all rows."""
         return (x * weight.to(x)).sum() / x.numel()
+
+    @torch.no_grad()
+    def predict_open_loop(self, data: Mapping[str, Any], context: int, seed: int = 0) -> tuple[list[Tensor], ...]:
+        """Return the observations of sequences, and what the model predicts of them after some rows of context.
+
+        No random numbers of the run are drawn, so this has no effect on later updates.
+
+        Args:
+            data: The argument of ``prepare``.
+            context: Rows whose observations the model gets, in [1, T]. It predicts the later ones from the actions, as
+                if no episode ended.
+            seed: Seed of the latent classes, >= 0.
+
+        Returns:
+            Two lists in the order of :class:`~lightning_ding.model.world.observations.ObservationInput`, shapes
+            (L, B, ...).
+
+        Raises:
+            ValueError: If the context is out of range.
+        """
+        model, rows = self.model, self._rows(data)
+        shape: Any = rows["reward"].shape
+        require(1 <= context < shape[0], "context", f"in [1, {shape[0] - 1}]", context)
+        noise = torch.rand(*shape, model.rssm.groups, generator=torch.Generator().manual_seed(seed)).to(rows["reward"])
+        with self._in_eval_mode.context:
+            deter, stoch, action = model.unpack(rows[STATE])
+            actions = torch.cat([action[None], rows["action"][1:]])
+            real = model.inputs(nested.apply(lambda x: x.flatten(0, 1), rows["obs"]))
+            tokens, seen = model.encoder(real).unflatten(0, shape), slice(context)
+            given = actions[seen], tokens[seen], rows["starts"][seen], noise[seen]
+            deters, stochs, _ = model.rssm.observe(deter, stoch, *given)
+
+            def act(_: Tensor, step: int) -> Tensor:
+                return actions[context + step]
+
+            imagined, _ = model.rssm.imagine(deters[-1], stochs[-1], act, noise[context:])
+            latent = torch.cat([torch.cat([deters, stochs], -1), imagined[1:]])
+            predicted = model.decoder(latent.flatten(0, 1))
+        return tuple([one.unflatten(0, shape) for one in some] for some in (real, predicted))
 
     # ------------------------------------------------------------------ attributes
 
@@ -370,7 +417,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
     @property
     def sample_options(self) -> dict[str, Any]:
         """Return the arguments of the buffer's ``sample``."""
-        window = {"sequence": self.config.learn_unroll_len, "across_episodes": True}
+        window = {"sequence": self.config.learn_unroll_len, "across_episodes": True, "across_time_limits": True}
         return {"n_step": 1, "discount_factor": self.config.discount_factor, **window}
 
     def _monitor_vars_learn(self) -> list[str]:

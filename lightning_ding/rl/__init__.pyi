@@ -81,6 +81,14 @@ from .offline import (
     smoothed_cross_entropy as smoothed_cross_entropy,
     standard_normal_kl as standard_normal_kl,
 )
+from .planning import (
+    Plan as Plan,
+    elite_weights as elite_weights,
+    first_action as first_action,
+    moved_on as moved_on,
+    mppi as mppi,
+    weighted_moments as weighted_moments,
+)
 from .policy_gradients import (
     PPOPolicyLoss as PPOPolicyLoss,
     approx_kl as approx_kl,

@@ -7,7 +7,8 @@ Shapes: N bins, G latent variables of K classes, L rows of a sequence or of an i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,24 @@ from torch import Tensor, nn
 from lightning_ding.rl.value_scales import symexp
 
 LARGEST_BIN = 20.0  # symlog of the last bin
+SHORT = 16  # classes from which on torch's softmax of the last axis is the fastest one
 SMALLEST_RANGE = 1.0  # returns that differ by less are not scaled up
 
 
 def wide(x: Tensor) -> Tensor:
     """Return numbers of 16 bits in 32 bits, and others as they are."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def without_cache(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which autocast, if it is on, keeps no weights of 16 bits.
+
+    Otherwise the gradients of all rows would be added up in 16 bits, and weights from imagination or from targets,
+    which have no gradient, would be used in the losses, whose gradient would not reach them.
+    """
+    if not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, torch.get_autocast_dtype(device_type), cache_enabled=False)
 
 
 def two_hot_bins(number: int) -> Tensor:
@@ -73,16 +86,16 @@ def two_hot_loss(logit: Tensor, bins: Tensor, *targets: Tensor) -> Tensor:
 def two_hot_mean(logit: Tensor, bins: Tensor) -> Tensor:
     """Return the mean value of a prediction, shape (...), exactly 0 where the bins are symmetric and equally likely.
 
-    The terms of bins of opposite values are added first, because the sum of large numbers would lose the small ones.
+    The probabilities of bins of opposite values are subtracted first, because the sum of large numbers would lose the
+    small ones.
 
     Args:
         logit: Unnormalised log probabilities of the bins, shape (..., N).
         bins: Values of the bins, symmetric around 0, shape (N,).
     """
-    terms = wide(logit).softmax(-1) * bins
-    middle = len(bins) // 2
-    pairs = terms[..., :middle].flip(-1) + terms[..., middle + 1 :]
-    return terms[..., middle] + pairs.sum(-1)
+    probability, middle = wide(logit).softmax(-1), len(bins) // 2
+    difference = probability[..., middle + 1 :] - probability[..., :middle].flip(-1)
+    return difference @ bins[middle + 1 :] + probability[..., middle] * bins[middle]
 
 
 def with_uniform(logit: Tensor, share: float) -> Tensor:
@@ -92,7 +105,14 @@ def with_uniform(logit: Tensor, share: float) -> Tensor:
         logit: Unnormalised log probabilities, shape (..., K).
         share: Share of the uniform distribution, in [0, 1].
     """
-    return (1 - share) * wide(logit).softmax(-1) + share / logit.shape[-1]
+    return (1 - share) * softmax(wide(logit)) + share / logit.shape[-1]
+
+
+def softmax(logit: Tensor) -> Tensor:
+    """Return the softmax of the last axis, which torch computes slowly on a CPU if that axis is short."""
+    if logit.shape[-1] >= SHORT or logit.device.type != "cpu" or torch.onnx.is_in_onnx_export():
+        return logit.softmax(-1)
+    return logit.movedim(-1, 0).softmax(0).movedim(0, -1)  # a tenth of the time for 8 classes
 
 
 def draw_index(probability: Tensor, noise: Tensor) -> Tensor:
@@ -117,7 +137,8 @@ def one_hot_of(index: Tensor, probability: Tensor) -> Tensor:
         probability: Probabilities, shape (..., K).
     """
     place = torch.arange(probability.shape[-1], device=index.device)
-    return (index.unsqueeze(-1) == place).to(probability.dtype) + (probability - probability.detach())
+    one_hot = (index.unsqueeze(-1) == place).to(probability.dtype)
+    return one_hot + (probability - probability.detach()) if probability.requires_grad else one_hot
 
 
 def categorical_kl(probability: Tensor, other: Tensor) -> Tensor:
@@ -187,14 +208,14 @@ class SequenceRows(NamedTuple):
     """Whether there is an observation, shape (L, B)."""
 
 
-def episode_rows(terminated: Tensor, mask: Tensor) -> SequenceRows:
+def episode_rows(ended: Tensor, mask: Tensor) -> SequenceRows:
     """Return the rows of T steps in which episodes may end: T + 1 rows, of which the latest are left out.
 
     Each step has a row with its observation. A step that ends an episode, and the last real step of a sequence, is
     followed by a row with its next observation.
 
     Args:
-        terminated: Whether a step terminated its episode, shape (T, B).
+        ended: Whether a step ended its episode, shape (T, B).
         mask: Whether a step is real, shape (T, B); after the first false one of a sequence, all later ones are false.
 
     Example:
@@ -204,7 +225,7 @@ def episode_rows(terminated: Tensor, mask: Tensor) -> SequenceRows:
     """
     steps, size = mask.shape
     is_real, nothing = mask.bool(), torch.zeros_like(mask[:1]).bool()
-    ends = is_real & (terminated.bool() | ~torch.cat([is_real[1:], nothing]))
+    ends = is_real & (ended.bool() | ~torch.cat([is_real[1:], nothing]))
     place = torch.arange(steps, device=mask.device).unsqueeze(1) + ends.cumsum(0) - ends.long()
     number = 2 * torch.arange(steps, device=mask.device).unsqueeze(1).expand(steps, size)
     source = torch.full((2 * steps + 1, size), -1, device=mask.device)  # the last row takes what is not there

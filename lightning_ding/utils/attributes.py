@@ -23,6 +23,8 @@ class PolicyAttributes:
     """Whether a datamodule must, can or must not have demonstrations."""
     has_memory: ClassVar[bool] = False
     """Whether the policy has a recurrent state of each env."""
+    stores_memory: ClassVar[bool] = False
+    """Whether its transitions have that state, in columns that the policy learns from."""
     on_policy: ClassVar[bool] = False
     """Whether the policy learns from its newest data only."""
     config: Any

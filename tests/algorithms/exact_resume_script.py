@@ -62,6 +62,7 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "cql": {"policy": {"learn": {"with_lagrange": True}}},
     "tqc": {"num_envs": 3, "policy": {"model": {"use_sde": True}, "collect": {"sde_sample_freq": 7}}},
     "mbpo": {"norm_obs": True},  # a model, and a buffer of its transitions
+    "tdmpc2": {"num_envs": 3, "norm_obs": True},  # plans of unfinished episodes
     "xqc": {"num_envs": 3, "norm_reward": True},  # resets before and after the kill
     "bro": {"num_envs": 3},  # two actors, learned weights, a reset
     "td7": {"norm_obs": True},  # prioritised; copies of encoders and a range of values

@@ -60,6 +60,7 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
     "mbpo": {},  # no priorities
     "dreamerv3": {},
+    "tdmpc2": {},
     "bc": {},
     "dt": {},
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},

@@ -14,14 +14,15 @@ OF_SEQUENCES = ("IS", "priority")
 
 
 def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return B sequences, each made of one transition of a batch; that of a policy without memory unchanged.
+    """Return B sequences, each made of one transition of a batch; that of another policy unchanged.
 
     Observations and rewards grow from step to step, and an episode may terminate at the last real one. The last step of
     every second sequence is padding.
     """
     if hasattr(policy.config, "context_len"):
         return to_sub_sequences(policy, batch)
-    if not hasattr(policy.model, "first_state"):
+    learns_from_sequences = hasattr(policy.model, "first_state") or hasattr(policy.model, "plan_value")
+    if not learns_from_sequences or "mask" in batch:
         return batch
     length = policy._sequence_length() if hasattr(policy, "_sequence_length") else policy.sample_options["sequence"]
     size, number = len(batch["reward"]), policy.config.model.action_shape
@@ -29,7 +30,7 @@ def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     last = nested.apply(lambda x: x.unsqueeze(0), batch["next_obs"])
     place, mask = torch.arange(length).unsqueeze(1), real_steps(length, size)
     first = nested.leaves(batch["obs"])[0].flatten(1).sum(1, keepdim=True)
-    state = 0.1 * first.expand(size, policy.model.state_size).clone()
+    state = 0.1 * first.expand(size, getattr(policy.model, "state_size", 1)).clone()
     steps = {
         "obs": obs,
         "next_obs": nested.concatenate([nested.index(obs, slice(1, None)), last]),

@@ -46,6 +46,11 @@ DREAMER: Config = {
     ),
     **{"learn_unroll_len": 4, "horizon": 2},
 }
+TINY_TDMPC2: Config = {"encoder": 8, "hidden": 8, "latent": 8, "simplex": 4, "ensemble_num": 3, "bins": 11}
+TDMPC2: Config = {
+    **deep_merge(REPLAY, {"model": TINY_TDMPC2, "learn": {"learning_rate": 1e-3}}),
+    "plan": {"iterations": 2, "num_samples": 8, "num_elites": 4, "num_policy_samples": 2},
+}
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ACER: Config = {name: section for name, section in ACTOR_CRITIC.items() if name != "random_collect_size"}
 ROLLOUT: Config = {
@@ -130,6 +135,7 @@ ALGORITHMS = {
         deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
     ),
     "mbpo": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, SHORT_MBPO)),
+    "tdmpc2": Algorithm("Pendulum-v1", TDMPC2),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "xqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, XQC)),
     "bro": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, BRO)),

@@ -20,7 +20,7 @@ from tests.toys.bandits import XorEnv
 
 Config = dict[str, Any]
 
-VECTORS_ONLY = ("mbpo",)
+VECTORS_ONLY = ("mbpo", "tdmpc2")
 KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *with_actor()) if name not in VECTORS_ONLY]
 KINDS += [("dt", continuous) for continuous in (True, False)]
 KINDS += [(name, False) for name in ALGORITHMS if name not in CONTINUOUS_ONLY]

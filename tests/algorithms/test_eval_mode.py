@@ -18,7 +18,7 @@ from tests.algorithms.half_batches_script import make, whole_batch
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, make_datamodule, make_policy
 from tests.conftest import MakeTrainer
 
-NO_ENCODERS = ("dreamerv3",)
+NO_ENCODERS = ("dreamerv3", "tdmpc2")
 """Algorithms whose networks have no other encoders."""
 EVERY = pytest.mark.parametrize("name", [*(one for one in ALGORITHMS if one not in NO_ENCODERS), *WITHOUT_COLLECTING])
 ALL_DIFFERENTIATED = ("bc", "dt", "pg")

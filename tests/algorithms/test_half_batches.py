@@ -62,7 +62,14 @@ def test_priorities_of_half_batches_are_those_of_the_whole_batch(
     name: str, ranks: Reports, alone: dict[str, Any]
 ) -> None:
     expected = alone[name]["priority"]
-    without = (*names_of(ActorPolicy), *half_batches_script.ROLLOUT_TEAMS, *WITHOUT_COLLECTING, "dreamerv3", "mbpo")
+    without = (
+        *names_of(ActorPolicy),
+        *half_batches_script.ROLLOUT_TEAMS,
+        *WITHOUT_COLLECTING,
+        "dreamerv3",
+        "tdmpc2",
+        "mbpo",
+    )
     assert len(expected) == (0 if name.split(",")[0] in without else half_batches_script.BATCHES)
     for number, rank in enumerate(ranks):
         torch.testing.assert_close(rank[name]["priority"], expected[..., number::2], **EXACT)

@@ -24,6 +24,7 @@ from tests.algorithms.table import (
     CONTINUOUS_ONLY,
     TEAMS,
     TINY_DREAMER,
+    TINY_TDMPC2,
     WITHOUT_COLLECTING,
     make_datamodule,
     make_policy,
@@ -51,6 +52,7 @@ NARROW: dict[str, Config] = {  # 16 bits are slow on a CPU
     **{name: {"core": {"hidden_size": 32}} for name in ("r2d2", "r2d3", "ngu")},
     "recurrent_ppo": {"core": {"hidden_size": 32}},
     "dreamerv3": TINY_DREAMER,
+    "tdmpc2": {**TINY_TDMPC2, "hidden": 32},
 }
 CASES: list[tuple[str, Config]] = [
     (name, {**(CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE), **NARROW.get(name, {})})

@@ -88,6 +88,13 @@ SMALL_DREAMER: Config = {
     "model": {"deter": 32, "hidden": 16, "units": 32, "groups": 4, "classes": 4, "blocks": 2},
     "learn": {"learning_rate": 3e-3, "warmup": 20, "update_per_collect": 4},
 }
+SMALL_TDMPC2: Config = {
+    "model": {"encoder": 32, "hidden": 32, "latent": 32},
+    "plan": {"iterations": 3, "num_samples": 64, "num_elites": 16, "num_policy_samples": 8},
+    "learn": {"update_per_collect": 8, "batch_size": 64, "learning_rate": 1e-3},
+    "collect": {"n_sample": 8},
+}
+OF_PLANS = "plans of 512 candidates take half a second"
 FASTER_FQF: Config = {"learn": {"learning_rate": 1e-3}}
 RECURRENT_Q = ("r2d2", "r2d3", "ngu")
 SHORT_R2D2: Config = {
@@ -130,7 +137,7 @@ OF_LONG_EPISODES = "its sequences of 104 steps would be padding, with 1 update f
 OF_GYM = "its context of 20 steps would be padding, returns are divided by 1,000, and 10,000 updates warm it up"
 NO_BOX = without(CONTINUOUS_ONLY, "its actions are continuous")
 NO_VALUES = without(("pg", "bc", "dt"), "it learns no values") | without(
-    ("dreamerv3",), "its values are of latent states"
+    ("dreamerv3", "tdmpc2"), "its values are of latent states"
 )
 NO_CHOICE = without([name for name in NAMES if name not in CONTINUOUS], "its actions are discrete")
 
@@ -174,6 +181,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "redq": Run(1040, slow=True),
     "mbpo": Run(1040, FEW_ROLLOUTS, OF_ENSEMBLES, slow=True),
     "rlpd": Run(1040, slow=True),
+    "tdmpc2": Run(1200, SMALL_TDMPC2, OF_PLANS, slow=True),
     "crossq": Run(3000, SMALL_CROSSQ, OF_WIDE_CRITICS, slow=True),
     "xqc": Run(1600, SMALL_XQC, OF_WIDE_CRITICS, slow=True),
     "bro": Run(1600, SMALL_BRO, OF_BLOCKS, slow=True),
@@ -201,7 +209,7 @@ OF_BETA = "with its own beta it stays near random data, at 0.8"
 PARTS: dict[str, Run | str] = {
     **{name: run for name, run in CHOICE.items() if isinstance(run, Run)},
     **{name: run for name, run in TARGET.items() if name in CONTINUOUS_ONLY},
-    "mbpo": "its observations are a single vector",
+    **without(("mbpo", "tdmpc2"), "its observations are a single vector"),
     "recurrent_ppo": Run(12_288, slow=True),
     "dreamerv3": Run(4000, SMALL_DREAMER, "its networks and its step size are made for long runs", slow=True),
     "iql": Run(500, SHARP, OF_BETA, slow=True),
@@ -234,7 +242,7 @@ OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tel
 GOALS: dict[str, Run | str] = {
     **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
-        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3"],
+        ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3", "tdmpc2"],
         "it needs a buffer of sequences or of its own policy's steps",
     ),
     **without(["sqil", "dqfd", "r2d3", "rlpd"], "it needs demonstrations, which hindsight replay refuses"),

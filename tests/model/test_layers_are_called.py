@@ -73,6 +73,13 @@ def of_world(model: Any) -> Any:
     return [latent, after, prior, *model.decoder(latent), *heads]
 
 
+def of_plans(model: Any) -> Any:
+    """Return the outputs of a latent model, its critics and its policy prior."""
+    latent, action = model.encoder(OBS), OBS[:, :2]
+    heads = [model.reward_logit(latent, action).softmax(-1), model.value_logit(latent, action), model.end_logit(latent)]
+    return [latent, model.next(latent, action), *heads, *model.prior(latent)]
+
+
 def transformed(model: Any) -> Any:
     steps = torch.arange(2).expand(BATCH, 2)
     return model(torch.stack([OBS, -OBS], 1), steps, steps.float(), steps)
@@ -120,6 +127,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
         {"deter": 8, "hidden": 4, "units": 4, "groups": 2, "classes": 3, "blocks": 2, "bins": 5},
         of_world,
     ),
+    "tdmpc2": ("tdmpc2", {"action_shape": 2, "encoder": 16, "hidden": 16, "latent": 8, "bins": 5}, of_plans),
     "drqn with gtrxl": (
         "drqn",
         {"core": {"type": "gtrxl", "hidden_size": 16, "num_layers": 2, "memory_length": 2}},

@@ -37,15 +37,17 @@ def make(model: Config | None = None, learn: Config | None = None, **changes: An
 
 
 def data(**changes: Any) -> Config:
-    """Return sequences: in the first, an episode terminates at step 1; the second ends with a time limit at step 2."""
+    """Return sequences: the first has a termination at step 1, the second a time limit at step 2, its last step."""
     rng = np.random.default_rng(0)
     obs = torch.from_numpy(rng.normal(size=(T + 1, B, 3)).astype(np.float32))
     terminated, mask = torch.zeros(T, B, dtype=torch.bool), torch.ones(T, B, dtype=torch.bool)
-    terminated[1, 0], mask[3, 1] = True, False
+    truncated = torch.zeros(T, B, dtype=torch.bool)
+    terminated[1, 0], truncated[2, 1], mask[3, 1] = True, True, False
     return {
         **{"obs": obs[:-1], "next_obs": obs[1:] + 10, "action": torch.tensor([[0, 1], [1, 1], [0, 0], [1, 0]])},
         **{"reward": torch.arange(1.0, 9.0).view(T, B), "terminated": terminated, "mask": mask},
-        **{"is_first": torch.tensor([True, False]), "recurrent_state": torch.zeros(B, 16 + 3 + 2), **changes},
+        **{"truncated": truncated, "is_first": torch.tensor([True, False])},
+        **{"recurrent_state": torch.zeros(B, 16 + 3 + 2), **changes},
     }
 
 
@@ -65,6 +67,18 @@ class TestRows:
         assert batch["action"].argmax(2)[1:, 0].tolist()[:2] == [0, 1]  # of steps 0 and 1
         assert batch["action"].argmax(2)[1:4, 1].tolist() == [1, 1, 0]
         assert make().prepare(batch) == batch
+
+    def test_rows_after_a_time_limit_are_those_of_the_next_episode(self) -> None:
+        mask, truncated = torch.ones(T, B, dtype=torch.bool), torch.zeros(T, B, dtype=torch.bool)
+        truncated[0, 1] = True
+        given = data(mask=mask, truncated=truncated)
+        batch = make().prepare(given)  # rows of the second sequence: o0, last of o0, o1, o2, o3
+        obs, last = given["obs"], given["next_obs"]
+        assert_close(batch["obs"][:, 1], torch.stack([obs[0, 1], last[0, 1], obs[1, 1], obs[2, 1], obs[3, 1]]))
+        assert batch["starts"][:, 1].tolist() == [False, False, True, False, False]
+        assert batch["ends"][:, 1].tolist() == [False, True, False, False, False]
+        assert batch["alive"][:, 1].tolist() == [1] * 5
+        assert batch["reward"][:, 1].tolist() == [0, 2, 0, 4, 6]
 
     def test_old_configs_may_ignore_terminations(self) -> None:
         assert make(learn={"ignore_done": True}).prepare(data())["alive"].min() == 1
@@ -333,14 +347,16 @@ class TestMemory:
         assert action.amin(0).tolist() == [-1.0, -1.0]  # some are clipped
         assert action.amax(0).tolist() == [3.0, 1.0]
 
-    def test_sequences_of_the_buffer_continue_with_the_next_episode(self) -> None:
+    @pytest.mark.parametrize("end", ["terminated", "truncated"])
+    def test_sequences_of_the_buffer_continue_with_the_next_episode(self, end: str) -> None:
         policy = make(other={"replay_buffer": {"type": "sequence"}})
         buffer = create_buffer(policy.config.other.replay_buffer, seed=0)
         ends = np.array([False, True, False, False, False])
         steps = {"obs": np.arange(15.0, dtype=np.float32).reshape(5, 3), "reward": np.ones(5, dtype=np.float32)}
         after = np.where(ends[:, None], -1.0, steps["obs"] + 3).astype(np.float32)  # the next observation, or the last
-        steps |= {"next_obs": after, "action": np.zeros(5, dtype=np.int64), "terminated": ends}
-        steps |= {"truncated": np.zeros(5, dtype=bool), "env_id": np.zeros(5, dtype=int)}
+        steps |= {"next_obs": after, "action": np.zeros(5, dtype=np.int64)}
+        steps |= {"terminated": np.zeros(5, dtype=bool), "truncated": np.zeros(5, dtype=bool), end: ends}
+        steps |= {"env_id": np.zeros(5, dtype=int)}
         steps |= {"is_first": np.array([True, False, True, False, False])}
         buffer.push({**steps, "recurrent_state": np.zeros((5, 21), dtype=np.float32)})
         batch = policy.prepare(buffer.sample(64, **policy.sample_options))

@@ -16,7 +16,9 @@ from lightning_ding.policy.qac import QACPolicy
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of, with_actor
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-WITH_ENCODERS = [name for name in ALGORITHMS if name not in ("dreamerv3", "mbpo")]  # sizes of a paper, and vectors only
+WITH_ENCODERS = [
+    name for name in ALGORITHMS if name not in ("dreamerv3", "mbpo", "tdmpc2")
+]  # sizes of a paper, and vectors only
 WITH_LAYER_NORM = [name for name in WITH_ENCODERS if name not in ("xqc", "bro")]  # whose layers are always normalised
 
 
@@ -121,6 +123,7 @@ HINTS = {
     ),
     **dict.fromkeys(with_actor(), "has no memory; recurrent_ppo is PPO"),
     "dreamerv3": "the world model has its own kind of",
+    "tdmpc2": "a latent state depends on one observation; dreamerv3 has",
     "dt": "its last context_len steps; r2d2 and recurrent_ppo have",
 }
 

@@ -21,7 +21,7 @@ from lightning_ding.worker.players import check_players
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING
 
 NAMES = ["ppo", "a2c", "ppg", "sac", "cql", "calql", "tqc"]
-OTHERS = ["mbpo", "dreamerv3"]  # SAC itself, and a model with sections of its own
+OTHERS = ["mbpo", "dreamerv3", "tdmpc2"]  # SAC itself, and a model with sections of its own
 ON_POLICY = ("ppo", "a2c", "ppg")
 OBS = torch.linspace(-1, 1, 12).reshape(4, 3)
 BOX, TORQUES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))

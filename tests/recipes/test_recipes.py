@@ -68,6 +68,7 @@ PENDULUM = {
     "tqc": -200,
     "redq": -200,
     "mbpo": -200,
+    "tdmpc2": -200,
     "crossq": -200,
     "xqc": -200,
     "bro": -200,
@@ -85,6 +86,7 @@ PACKAGES = {
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
     "dreamerv3_swingup": "dm_control",
+    "ippo_foraging": "lbforaging",
     "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",
@@ -95,6 +97,7 @@ PACKAGES = {
     "sac_lunarlander_continuous": "Box2D",
     "sac_simba": "dm_control",
     "td3_halfcheetah": "mujoco",
+    "tdmpc2_walker": "dm_control",
     "tqc_lunarlander_continuous": "Box2D",
     "xqc_hopper": "mujoco",
 }
@@ -148,11 +151,17 @@ SMALL: dict[str, dict[str, Any]] = {  # options of a short run
     "sac_lunarlander_continuous": {"random_collect_size": 300},
     "sac_simba": {"random_collect_size": 300},
     "td3_halfcheetah": {"random_collect_size": 300, "eval.evaluator.max_episode_steps": 100},
+    "tdmpc2_walker": {
+        "random_collect_size": 300,
+        "plan.num_samples": 64,
+        "plan.iterations": 1,
+        "eval.evaluator.n_episode": 2,
+    },
     "tqc_lunarlander_continuous": {"random_collect_size": 300},
     "xqc_hopper": {"random_collect_size": 300},
 }
 SCORE = re.compile(
-    r"(mean return of (20 greedy episodes|200 greedy games|200 greedy episodes)"
+    r"(mean return of ((?:20|100|200) greedy episodes|200 greedy games)"
     r"|share of 50 greedy episodes that reach their goal): "
     r"(-?\d+\.\d+)"
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding import rl
+from lightning_ding.rl.world_models import softmax
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -152,3 +153,18 @@ def test_rows_of_episodes_are_those_of_a_loop(ends: tuple[int, ...], real: int) 
         assert rows.is_real[:, column].tolist() == [True] * count + [False] * (6 - count)
         found = list(zip(rows.step[:count, column].tolist(), rows.is_next[:count, column].tolist(), strict=True))
         assert found == expected
+
+
+@pytest.mark.parametrize("classes", [2, 4, 15, 16, 40])
+def test_softmax_is_that_of_a_loop_over_rows_with_its_gradient(classes: int) -> None:
+    logit = torch.randn(3, 5, classes, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weight = torch.arange(15.0 * classes).view(3, 5, classes)
+    found = softmax(logit)
+    (gradient,) = torch.autograd.grad((found * weight).sum(), logit)
+    for row in range(3):
+        for column in range(5):
+            powers = logit[row, column].exp()
+            expected = powers / powers.sum()
+            assert_close(found[row, column], expected)
+            mean = (expected * weight[row, column]).sum()
+            assert_close(gradient[row, column], expected * (weight[row, column] - mean), rtol=1e-4, atol=1e-4)

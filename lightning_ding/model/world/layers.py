@@ -64,6 +64,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return normalised features, of the shape of ``x``."""
         x = wide(x)
+        if self.axis == -1 and not torch.onnx.is_in_onnx_export():  # the exporter does not know rms_norm
+            return F.rms_norm(x, self.scale.shape, self.scale, EPS)
         scale = self.scale if self.axis == -1 else self.scale[:, None, None]
         # in this order, because ONNX Runtime refuses scales that the exporter has joined and multiplied by numbers
         return x * torch.rsqrt(x.square().mean(self.axis, keepdim=True) + EPS) * scale

@@ -13,6 +13,7 @@ variables of K classes, A size of an action, U units.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -90,8 +91,45 @@ class RSSM(nn.Module):
         x = F.silu(self.posterior_norm(self.posterior_deter(deter) + token_part))
         return self._probability(self.posterior_logit(x))
 
+    def observe_step(
+        self, deter: Tensor, stoch: Tensor, action_features: Tensor, keeps: Tensor, token_part: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return both parts of the next state and the posterior, for an observation.
+
+        Args:
+            deter: Deterministic part, shape (B, D).
+            stoch: Discrete part, shape (B, G K).
+            action_features: Result of ``from_action`` for the action, shape (B, U).
+            keeps: 0 where an episode starts with the observation, else 1, shape (B, 1).
+            token_part: Result of ``posterior_token`` for the features of the observation, shape (B, U).
+            noise: Uniform numbers that select the classes, shape (B, G).
+        """
+        deter = self.step(deter * keeps, stoch * keeps, action_features)
+        posterior = self.posterior(deter, token_part)
+        return deter, one_hot_of(draw_index(posterior, noise), posterior).flatten(1), posterior
+
+    def imagine_step(self, deter: Tensor, stoch: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both parts of the next state, without an observation.
+
+        Args:
+            deter: Deterministic part, shape (B, D).
+            stoch: Discrete part, shape (B, G K).
+            action: Action, shape (B, A).
+            noise: Uniform numbers that select the classes, shape (B, G).
+        """
+        deter = self.step(deter, stoch, self.from_action(action.clamp(-1, 1)))
+        prior = self.prior(deter)
+        return deter, one_hot_of(draw_index(prior, noise), prior).flatten(1)
+
     def observe(
-        self, deter: Tensor, stoch: Tensor, action: Tensor, tokens: Tensor, is_first: Tensor, noise: Tensor
+        self,
+        deter: Tensor,
+        stoch: Tensor,
+        action: Tensor,
+        tokens: Tensor,
+        is_first: Tensor,
+        noise: Tensor,
+        step: Callable[..., Any] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the latent states of sequences: both parts and the posterior, leading axes (L, B).
 
@@ -102,21 +140,26 @@ class RSSM(nn.Module):
             tokens: Features of the observations, shape (L, B, F).
             is_first: Whether a row is the first of an episode, shape (L, B): the state and action before it are zero.
             noise: Uniform numbers that select the classes, shape (L, B, G).
+            step: Does what ``observe_step`` does; None calls that.
         """
+        step = step or self.observe_step
         keeps = torch.logical_not(is_first).to(deter).unsqueeze(-1)
         actions, parts = self.from_action(action * keeps), self.posterior_token(tokens)
         deters, stochs, posteriors = list[Tensor](), list[Tensor](), list[Tensor]()
         for row in range(len(action)):
-            deter = self.step(deter * keeps[row], stoch * keeps[row], actions[row])
-            posterior = self.posterior(deter, parts[row])
-            stoch = one_hot_of(draw_index(posterior, noise[row]), posterior).flatten(1)
+            deter, stoch, posterior = step(deter, stoch, actions[row], keeps[row], parts[row], noise[row])
             deters.append(deter)
             stochs.append(stoch)
             posteriors.append(posterior)
         return torch.stack(deters), torch.stack(stochs), torch.stack(posteriors)
 
     def imagine(
-        self, deter: Tensor, stoch: Tensor, act: Callable[[Tensor, int], Tensor], noise: Tensor
+        self,
+        deter: Tensor,
+        stoch: Tensor,
+        act: Callable[[Tensor, int], Tensor],
+        noise: Tensor,
+        step: Callable[..., Any] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return imagined latent states, shape (H + 1, B, D + G K), and the actions taken in them, shape (H, B, A).
 
@@ -126,13 +169,13 @@ class RSSM(nn.Module):
             act: Returns actions, shape (B, A), for latent states and the number of the step; outside of [-1, 1] they
                 have the effect of -1 or 1.
             noise: Uniform numbers that select the classes, shape (H, B, G).
+            step: Does what ``imagine_step`` does; None calls that.
         """
+        step = step or self.imagine_step
         states, actions = [torch.cat([deter, stoch], -1)], list[Tensor]()
-        for step in range(len(noise)):
-            actions.append(act(states[-1], step))
-            deter = self.step(deter, stoch, self.from_action(actions[-1].clamp(-1, 1)))
-            prior = self.prior(deter)
-            stoch = one_hot_of(draw_index(prior, noise[step]), prior).flatten(1)
+        for number in range(len(noise)):
+            actions.append(act(states[-1], number))
+            deter, stoch = step(deter, stoch, actions[-1], noise[number])
             states.append(torch.cat([deter, stoch], -1))
         return torch.stack(states), torch.stack(actions)
 

@@ -66,6 +66,7 @@ class Compiler:
         self._module = module
         self.graphs = graphs
         self._gradients: dict[Any, CompiledGradient | None] = {}
+        self._parts: dict[Any, CompiledPart] = {}
         self.functions: dict[Any, CompiledFunction] = {}
         """Functions of the policy and of its envs without gradient."""
         self._acts: bool | None = None  # whether it acts by compiled code; None before the first time
@@ -74,7 +75,7 @@ class Compiler:
     @property
     def seconds(self) -> float:
         """Time that compiling has taken so far, with the first update of each kind."""
-        made = [*self._gradients.values(), *self.functions.values()]
+        made = [*self._gradients.values(), *self.functions.values(), *self._parts.values()]
         return sum(one.seconds for one in made if one is not None)
 
     def differentiate(
@@ -124,6 +125,16 @@ class Compiler:
             function = self.functions[key] = CompiledFunction(name, run, owned, sized, self.graphs)
         found = function({"obs": obs, "settings": settings})
         return method(obs, **settings) if found is None else found
+
+    def part(self, function: Callable[..., Any]) -> CompiledPart:
+        """Return a method that is called often in a loss, such as one step of a loop, in code compiled once.
+
+        A policy that has such parts sets ``compiles_losses`` to False: its losses run eagerly and call them.
+        """
+        key = function.__func__, id(function.__self__)  # type: ignore[attr-defined]
+        if key not in self._parts:
+            self._parts[key] = CompiledPart(function)
+        return self._parts[key]
 
     def act(self, obs: Any, settings: Mapping[str, Any]) -> Any:
         """Return what ``_collect`` of the policy does, by compiled code if acting consists of this package's methods.
@@ -192,6 +203,37 @@ def expected_updates(policy: Any, num_ranks: int) -> int | None:
     if n_sample is None:  # whole episodes, of unknown lengths
         return None
     return progress.budget * policy.update_per_collect // (n_sample * num_ranks)  # type: ignore[no-any-return]
+
+
+class CompiledPart:
+    """A function of tensors in compiled code, with gradient; eager code, after a warning, where that does not work.
+
+    Args:
+        function: Takes and returns tensors.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name, self._eager = function.__qualname__, function
+        self._run: Callable[..., Any] = torch.compile(function, dynamic=False)
+        self._is_new = True
+        self.seconds = 0.0
+        """Time of the first call, without its backward pass."""
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        """Return what the function returns."""
+        if not self._is_new:
+            return self._run(*tensors)
+        self._is_new, begin = False, time.perf_counter()
+        rank_zero_info(f"compiling {self._name}; the first time on a machine takes some seconds")
+        try:
+            return self._run(*tensors)
+        except Exception as error:  # whatever the compiler stumbles over; an error of the function comes again
+            reason = (str(error).strip().splitlines() or [""])[0]
+            logger.warning("compile=True, but %s runs eagerly: %s: %s", self._name, type(error).__name__, reason)
+            self._run = self._eager
+            return self._run(*tensors)
+        finally:
+            self.seconds += time.perf_counter() - begin
 
 
 class CompiledGradient:

@@ -192,8 +192,37 @@ def act(policy: Any, states: EnvStates, obs: Any) -> dict[str, Any]:
     return output | {STATE: state, IS_FIRST: is_first}
 
 
+def with_env_states(policy_class: PolicyClass) -> PolicyClass:
+    """Give a policy class a table of states for each way of acting, ``_collecting`` and ``_evaluating``; a decorator.
+
+    Methods that the class itself defines are kept.
+    """
+    policy_class.has_memory = True  # type: ignore[attr-defined]
+    policy_class.compiles_acting = False  # type: ignore[attr-defined]
+    methods: dict[str, Any] = {
+        "_selector_class": RecurrentSelector,
+        "_init_collect": lambda self: self.__dict__.update({"_collecting": EnvStates()} | self.new_memory("collect")),
+        "_init_eval": lambda self: self.__dict__.update({"_evaluating": EnvStates()} | self.new_memory("eval")),
+        "new_memory": lambda self, way: (
+            {"_evaluating" if way == "eval" else "_collecting": EnvStates()}
+            if getattr(self.model, "state_size", True)  # 0 of a team's agents without memory
+            else {}
+        ),
+        "_reset_collect": lambda self, data_id=None: self._collecting.reset(data_id),
+        "reset_collect_where": lambda self, ended: (
+            self._collecting.reset() if ended is None else self._collecting.reset_where(ended)
+        ),
+        "_reset_eval": lambda self, data_id=None: self._evaluating.reset(data_id),
+        "collect_memory": lambda self: self._collecting.state_dict(),
+        "load_collect_memory": lambda self, memory: self._collecting.load_state_dict(memory, self.device),
+    }
+    for name in methods.keys() - vars(policy_class).keys():
+        setattr(policy_class, name, methods[name])
+    return policy_class
+
+
 def with_memory(policy_class: PolicyClass) -> PolicyClass:
-    """Give a policy class a table of states for each way of acting, as a decorator.
+    """Give a policy class the tables of :func:`with_env_states`, whose rows its transitions store; a decorator.
 
     The class calls :func:`act` with ``_collecting`` or ``_evaluating``, and its transitions get the columns
     ``recurrent_state`` and ``is_first``. Where actions were random, the network reads the observations nevertheless.
@@ -218,29 +247,9 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
             self._evaluating = kept
         return actions
 
-    policy_class.has_memory = True  # type: ignore[attr-defined]
-    policy_class.compiles_acting = False  # type: ignore[attr-defined]
-    methods: dict[str, Any] = {
-        "forward": forward,
-        "_selector_class": RecurrentSelector,
-        "_init_collect": lambda self: self.__dict__.update({"_collecting": EnvStates()} | self.new_memory("collect")),
-        "_init_eval": lambda self: self.__dict__.update({"_evaluating": EnvStates()} | self.new_memory("eval")),
-        "new_memory": lambda self, way: (
-            {"_evaluating" if way == "eval" else "_collecting": EnvStates()}
-            if getattr(self.model, "state_size", True)  # 0 of a team's agents without memory
-            else {}
-        ),
-        "_process_transition": process_transition,
-        "_reset_collect": lambda self, data_id=None: self._collecting.reset(data_id),
-        "reset_collect_where": lambda self, ended: (
-            self._collecting.reset() if ended is None else self._collecting.reset_where(ended)
-        ),
-        "_reset_eval": lambda self, data_id=None: self._evaluating.reset(data_id),
-        "collect_memory": lambda self: self._collecting.state_dict(),
-        "load_collect_memory": lambda self, memory: self._collecting.load_state_dict(memory, self.device),
-    }
-    for name, method in methods.items():
-        setattr(policy_class, name, method)
+    with_env_states(policy_class)
+    policy_class.stores_memory = True  # type: ignore[attr-defined]
+    policy_class.forward, policy_class._process_transition = forward, process_transition  # type: ignore[attr-defined]
     return policy_class
 
 

@@ -108,7 +108,7 @@ class Updater:
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
         made: Differentiated | None = None
-        if self.compiler is not None:
+        if self.compiler is not None and getattr(self._policy, "compiles_losses", True):
             self.take_optimizers()
             groups, is_direct = self.optimizers[index].param_groups, self.steps_directly or not self.fitting_trainer()
             parameters = [one for group in groups for one in group["params"] if one.requires_grad]

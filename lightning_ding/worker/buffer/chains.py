@@ -30,12 +30,14 @@ class Window(NamedTuple):
         burn_in: First steps of a sequence that are not learned from, in [0, T).
         period: Steps between the beginnings of two sequences of a chain; None lets sequences begin at any step.
         across_episodes: Whether sequences follow streams, not chains.
+        across_time_limits: Whether sequences also continue after a time limit; only with ``across_episodes``.
     """
 
     length: int
     burn_in: int
     period: int | None
     across_episodes: bool
+    across_time_limits: bool = False
 
 
 class Chains:
@@ -112,7 +114,8 @@ class Chains:
         after, continues = self._storage.follow(rows)
         if not window.across_episodes:
             return after, continues
-        crosses = ~continues & self._storage.terminated(rows) & (self._next[rows] >= 0)
+        over = self._storage.ended(rows) if window.across_time_limits else self._storage.terminated(rows)
+        crosses = ~continues & over & (self._next[rows] >= 0)
         return np.where(crosses, self._next[rows], after), continues | crosses
 
     # ------------------------------------------------------------------ state

@@ -78,6 +78,7 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
         burn_in: int | None = None,
         period: int | None = None,
         across_episodes: bool = False,
+        across_time_limits: bool = False,
         as_list: bool = False,
         **options: Any,
     ) -> Any:
@@ -88,6 +89,7 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
             burn_in: First steps of a sequence that are not learned from, in [0, sequence); None means the config's.
             period: As of :meth:`SequenceReplayBuffer.sample`. A sequence gets the largest priority once it is over.
             across_episodes: As of :meth:`SequenceReplayBuffer.sample`.
+            across_time_limits: As of :meth:`SequenceReplayBuffer.sample`.
             as_list: Must be False.
             options: ``num_batches``, ``n_step`` and ``discount_factor``.
 
@@ -101,7 +103,7 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
             ValueError: If there are too few transitions, or an argument is out of range.
         """
         require(not as_list, "as_list", "False: only a sequence buffer without priorities returns lists", as_list)
-        window = window_of(self.config, sequence, burn_in, period, across_episodes)
+        window = window_of(self.config, sequence, burn_in, period, across_episodes, across_time_limits)
         with self._lock:
             if self._storage.count:
                 self._storage.require_windows("a sequence cannot be followed")

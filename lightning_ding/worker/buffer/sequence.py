@@ -191,6 +191,7 @@ class SequenceReplayBuffer(ChainedBuffer):
         burn_in: int | None = None,
         period: int | None = None,
         across_episodes: bool = False,
+        across_time_limits: bool = False,
     ) -> Any:
         """Return a copy of sequences; see also :meth:`IBuffer.sample`.
 
@@ -203,6 +204,8 @@ class SequenceReplayBuffer(ChainedBuffer):
                 Sequences that are not over are drawn only while there are no others. None lets them begin at any step.
             across_episodes: Whether a sequence continues after a terminated step with the next episode of its env.
                 ``period`` then counts from the last time limit or missing step.
+            across_time_limits: Whether a sequence continues after a time limit as well; only with ``across_episodes``
+                and without a ``period``.
 
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is
@@ -216,7 +219,7 @@ class SequenceReplayBuffer(ChainedBuffer):
             TypeError: If there are two positional arguments, because that is ambiguous.
         """
         check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
-        window = window_of(self.config, sequence, burn_in, period, across_episodes)
+        window = window_of(self.config, sequence, burn_in, period, across_episodes, across_time_limits)
         with self._lock:
             require_enough(self.count(), batch_size, replace=True)
             self._storage.require_windows("a sequence cannot be followed")
@@ -262,12 +265,18 @@ class SequenceReplayBuffer(ChainedBuffer):
 
 
 def window_of(
-    config: Any, sequence: int | None, burn_in: int | None, period: int | None = None, across_episodes: bool = False
+    config: Any,
+    sequence: int | None,
+    burn_in: int | None,
+    period: int | None = None,
+    across_episodes: bool = False,
+    across_time_limits: bool = False,
 ) -> Window:
     """Return which sequences are drawn, where None means the length and the burn-in of the buffer's config.
 
     Raises:
-        ValueError: If there is no length, it is not above the burn-in, or the period is out of range.
+        ValueError: If there is no length, it is not above the burn-in, the period is out of range, or time limits are
+            crossed with a period or where terminations are not.
     """
     burn_in = config.burn_in if burn_in is None else burn_in
     length = config.sequence_length if sequence is None else sequence
@@ -275,7 +284,9 @@ def window_of(
         raise ValueError("sequence must be given to sample(), or sequence_length in the buffer's config, got None")
     require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
     require(period is None or period >= 1, "period", ">= 1 or None", period)
-    return Window(length, burn_in, period, bool(across_episodes))
+    may_cross = not across_time_limits or (across_episodes and period is None)
+    require(may_cross, "across_time_limits", "False without across_episodes or with a period", across_time_limits)
+    return Window(length, burn_in, period, bool(across_episodes), bool(across_time_limits))
 
 
 def masks(mask: Any, burn_in: int) -> dict[str, torch.Tensor]:

@@ -44,7 +44,7 @@ def test_every_algorithm_acts_in_its_env_without_further_conversion(name: str, t
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in ALGORITHMS if name not in ("r2d2", "r2d3", "ngu", "recurrent_ppo", "dreamerv3")]
+    "name", [name for name in ALGORITHMS if name not in ("r2d2", "r2d3", "ngu", "recurrent_ppo", "dreamerv3", "tdmpc2")]
 )
 def test_prediction_is_that_of_the_eval_mode(name: str) -> None:
     env = gym.make(ALGORITHMS[name].env_id)

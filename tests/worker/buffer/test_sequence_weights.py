@@ -252,6 +252,21 @@ def test_a_sequence_across_episodes_stops_at_a_dropped_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sequence", "prioritised_sequence"])
+def test_sequences_cross_time_limits_if_they_may(kind: str) -> None:
+    buffer, env = create_buffer({"type": kind, "replay_buffer_size": 50}, seed=0), Env()
+    for ending in ("truncated", "terminated", "running"):
+        push(buffer, env.steps(3, ending))
+    for crosses, longest in ((False, 6), (True, 9)):
+        options: Config = {"sequence": 9, "across_episodes": True, "across_time_limits": crosses}
+        found = counts(buffer, **options)
+        assert max(map(len, found)) == longest
+        assert (tuple(range(9)) in found) == crosses
+    for other in ({"across_episodes": False}, {"period": 9}):
+        with pytest.raises(ValueError, match="across_time_limits must be False without across_episodes or with"):
+            buffer.sample(2, **{**options, **other})
+
+
+@pytest.mark.parametrize("kind", ["sequence", "prioritised_sequence"])
 def test_a_period_below_one_is_refused(kind: str) -> None:
     buffer, _ = filled(kind, (4,))
     with pytest.raises(ValueError, match="period must be >= 1 or None, got 0"):
