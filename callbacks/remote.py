@@ -16,7 +16,7 @@ from lightning_ding.utils.protocols import run_data
 logger = logging.getLogger(__name__)
 
 
-FIRST = 60.0  # seconds for which the first publication is tried, because collecting cannot start without it
+FIRST = 60.0  # seconds for which a publication is tried that collecting waits for, such as the first one
 PAUSE = 1.0  # seconds between two of these attempts
 PARTS = ("model", "normaliser", "return_statistics")
 """Entries of the collect mode's state that are published if there are any: the network and two kinds of statistics."""
@@ -33,7 +33,8 @@ class WeightPublisher(Callback):
 
     Only rank zero publishes. It publishes each version once, and again if envs were set since. If the function raises
     ``OSError``, for example because the disk is full, an error is logged and the weights of the next round are
-    published instead. At the start of a run, publishing is tried for a minute before the error is raised.
+    published instead. At the start of a run, and after each round of an on-policy algorithm, publishing is tried for a
+    minute before the error is raised.
 
     Args:
         send_policy: Function that gets the weights, such as ``comm_learner.send_policy``.
@@ -52,9 +53,7 @@ class WeightPublisher(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Publish the first weights of the run."""
         self._rounds, self._policy_version = 0, -1
-        deadline = time.monotonic() + FIRST
-        while not self._publish(trainer, pl_module, raises=time.monotonic() > deadline):
-            time.sleep(PAUSE)
+        self._publish_surely(trainer, pl_module)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -62,13 +61,20 @@ class WeightPublisher(Callback):
         if batch is None:  # the run ends: a checkpoint is saved first, and the coordinator may have exited
             return
         self._rounds += 1
-        if self._rounds % self.every_n_rounds == 0:
+        if pl_module.on_policy:  # nothing is collected for it with other weights
+            self._publish_surely(trainer, pl_module)
+        elif self._rounds % self.every_n_rounds == 0:
             self._publish(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Publish the last weights of the run."""
         self._publish(trainer, pl_module, is_last=True)
+
+    def _publish_surely(self, trainer: Trainer, policy: Any) -> None:
+        deadline = time.monotonic() + FIRST
+        while not self._publish(trainer, policy, raises=time.monotonic() > deadline):
+            time.sleep(PAUSE)
 
     def _publish(self, trainer: Trainer, policy: Any, raises: bool = False, is_last: bool = False) -> bool:
         """Publish the weights if they or the settings of envs are new; return False if that failed."""
@@ -121,7 +127,7 @@ class LearningReporter(Callback):
         if batch is None:  # no more data arrived
             return
         self._rounds += 1
-        priorities = batch.priorities()
+        priorities = None if isinstance(batch, dict) else batch.priorities()  # a rollout has none
         is_due = trainer.is_global_zero and self._rounds % self.every_n_rounds == 0
         if not is_due and priorities is None:
             return

@@ -66,6 +66,8 @@ class RemoteReplayDataModule(RunDataModule):
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
             ranks. The statistics are published with its weights.
+        norm_reward: Whether the policy divides rewards by the standard deviation of the discounted return; only with
+            an on-policy algorithm, whose rollouts have the rewards in their order.
         kwargs: Further arguments of :class:`RunDataModule`: the limits, the env and its evaluations.
             ``max_env_step``, ``eval_every`` and ``checkpoint_every`` count the env steps of all collectors, and
             ``stop_value`` needs ``validate``.
@@ -78,7 +80,6 @@ class RemoteReplayDataModule(RunDataModule):
     no_options: ClassVar[frozenset[str]] = frozenset(
         {
             "num_envs",
-            "norm_reward",
             "env_timeout",
             "num_workers",
             "train_wrappers",
@@ -100,13 +101,14 @@ class RemoteReplayDataModule(RunDataModule):
         spaces: Spaces | None = None,
         patience: float = 500.0,
         norm_obs: bool = False,
+        norm_reward: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             env_id,
             num_envs=8,
             norm_obs=norm_obs,
-            norm_reward=None,
+            norm_reward=norm_reward,
             env_timeout="default",
             train_wrappers=(),
             eval_wrappers=(),
@@ -185,15 +187,20 @@ class RemoteReplayDataModule(RunDataModule):
 
     def _begin(self) -> None:
         """Start fetching rounds. A checkpoint has already restored the counters."""
-        self._feed = RemoteFeed(self._ask, self.prefetch, self.patience, self.info_keys, self._keeps_records)
+        ahead = 0 if self._policy.on_policy else self.prefetch  # a rollout is collected with the newest weights
+        self._feed = RemoteFeed(self._ask, ahead, self.patience, self.info_keys, self._keeps_records)
         self.collector = self._feed
 
     def _ask(self) -> RemoteData:
         policy, rank = self._policy, cast(Trainer, self.trainer).global_rank
-        amount = (policy.batch_size, policy.update_per_collect)
-        return self.comm_learner.get_data(*amount, policy.progress.train_iter, policy.sample_options, rank)
+        amount, options = (policy.batch_size, policy.update_per_collect), {}
+        if policy.on_policy:
+            amount = (1, 1)  # the coordinator knows the size of a rollout
+        else:
+            options = policy.sample_options
+        return self.comm_learner.get_data(*amount, policy.progress.train_iter, options, rank)
 
-    def _next_round(self) -> RemoteRound | None:
+    def _next_round(self) -> RemoteRound | dict[str, Any] | None:
         """Return the next round; after the last one, stop the Trainer and return None."""
         began, feed = time.perf_counter(), cast(RemoteFeed, self._feed)
         answer = feed.next(lambda: self.cancel_requested)
@@ -208,6 +215,8 @@ class RemoteReplayDataModule(RunDataModule):
         metrics = {f"remote/{name}": float(value) for name, value in stats.items() if value is not None}
         self._metrics = {**metrics, "remote/prefetched": float(feed.ready)}
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
+        if self._policy.on_policy:
+            return data  # after learning from it, the policy itself adds it to the statistics
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update({"obs": self._observations(data)})
         return RemoteRound(data, self._policy.update_per_collect)
@@ -236,23 +245,26 @@ class RemoteReplayDataModule(RunDataModule):
     def _setup_source(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)
         self._start_normalising()
+        if self._policy.learner.rewards is not None:
+            self._policy.learner.rewards.begin()
         self._reset()
 
     def _check_policy(self, policy: Any) -> None:
         """Check that the policy learns from replay alone.
 
         Raises:
-            ValueError: If the policy learns from rollouts, from a data set, or from demonstrations too.
+            ValueError: If the policy learns from a data set, or from demonstrations too.
         """
         name = type(policy).__name__
         is_enough = policy.demonstrations in ("optional", "refused")
         require(is_enough, "policy", "one that needs no demonstrations", name)
-        require(not policy.on_policy, "policy", "one that learns from replay", name)
-        episodes = policy.n_episode
-        require(episodes is None, "collect.n_episode", "None in a distributed run, which counts transitions", episodes)
-        collects = policy.n_sample is not None
-        require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
-        policy.config.reward_model.refuse("RemoteDataModule")
+        if not policy.on_policy:
+            allowed, episodes = "None in a distributed run, which counts transitions", policy.n_episode
+            require(episodes is None, "collect.n_episode", allowed, episodes)
+            collects = policy.n_sample is not None
+            require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
+            policy.config.reward_model.refuse("RemoteReplayDataModule that learns from replay")
+            require(not self.norm_reward, "norm_reward", "False with a policy that learns from replay", True)
 
     def _setup_without_env(self, stage: str) -> Spaces:
         require(stage == "fit", "stage", '"fit" if validate is False', stage)

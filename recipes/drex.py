@@ -27,7 +27,7 @@ NUM_ENVS = 8
 MAX_ENV_STEP = 200_000
 PAIRS = {"num_trajs": 20_000, "num_snippets": 0}
 CONFIG = {
-    "reward_model": {"type": "drex", "data_path": "ranked.npz", "num_trajs_per_bin": 10, **PAIRS},
+    "reward_model": {"type": "drex", "data_path": "ranked.npz", "bounded": True, "num_trajs_per_bin": 10, **PAIRS},
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
     "learn": {"batch_size": 256, "epoch_per_collect": 4, "learning_rate": 1e-3, "entropy_weight": 0.01},
     "collect": {"n_sample": 1024},

@@ -12,7 +12,6 @@ from lightning_ding.distributed.collector.base import (
     get_parallel_collector_cls,
 )
 from lightning_ding.distributed.collector.marine import MarineParallelCollector
-from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
@@ -99,6 +98,7 @@ _register_transports()
 
 _HOMES = {
     "FlaskChannel": "distributed.flask_fs.channel",
+    "NaiveCollector": "di_engine.naive_collector",
     "SendLearnInfoHook": "di_engine.parallel_forms",
     "SendPolicyHook": "di_engine.parallel_forms",
 }

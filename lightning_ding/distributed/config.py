@@ -105,7 +105,9 @@ class MainConfig:
     ``--resume`` with a larger limit continues it."""
     norm_obs: bool = False
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
-
+    norm_reward: bool = False
+    """Whether to divide rewards by the standard deviation of the discounted return; only with an on-policy
+    algorithm."""
     monitor: str | dict[str, Direction] = RETURN
     """Metric after an evaluation by the learner that chooses its best checkpoint: the name of one to maximise, or a
     mapping of it to ``max`` or ``min``."""
@@ -202,6 +204,12 @@ class CoordinatorConfig:
     limit."""
     on_policy_lag: Literal["drop", "wait"] = "drop"
     """``"drop"`` drops transitions that are too old; ``"wait"`` makes the learner wait for newer ones."""
+    rollout_share: float = 1.0
+    """Share of an on-policy rollout with which it is complete, in (0, 1]; below 1, learning does not wait for the
+    slowest collectors."""
+    late_transitions: Literal["drop", "use"] = "drop"
+    """With ``rollout_share`` below 1, ``"drop"`` drops transitions that come after their rollout was learned from, and
+    ``"use"`` adds them to the next one, tagged with their version; older ones are always dropped."""
     max_failures: int = 20
     """Consecutive failures of one role, without progress between them, after which the run is given up."""
     commander: CommanderConfig = field(default_factory=CommanderConfig)
@@ -214,6 +222,11 @@ class CoordinatorConfig:
         ratio = self.samples_per_insert
         require(ratio is None or ratio > 0, "coordinator.samples_per_insert", "> 0 or None", ratio)
         _require_least(self, "coordinator", 1, "max_policy_lag")
+        share = self.rollout_share
+        require(0 < share <= 1, "coordinator.rollout_share", "in (0, 1]", share)
+        drops = self.late_transitions == "drop" or share < 1
+        allowed = '"drop" with rollout_share 1, as a rollout is complete when all its transitions are there'
+        require(drops, "coordinator.late_transitions", allowed, self.late_transitions)
 
 
 @dataclass(frozen=True)
@@ -226,9 +239,9 @@ class ParallelLearnerConfig:
     """Arguments of Lightning's Trainer; ``callbacks`` is a list of dotted paths, or of mappings with ``class_path`` and
     ``init_args``."""
     send_policy_freq: int = 1
-    """Rounds between two publications of the weights."""
+    """Rounds between two publications of the weights; 1 for an on-policy algorithm."""
     prefetch: int = 1
-    """Number of rounds to fetch ahead; 0 fetches each round when it is needed."""
+    """Number of rounds to fetch ahead; 0 fetches each round when it is needed, as an on-policy algorithm does."""
     rounds_per_epoch: int | None = None
     """Rounds between two evaluations and checkpoints; None means the policy's ``eval_freq``, in updates."""
     eval_every: int | None = None
@@ -258,7 +271,8 @@ class ParallelCollectorConfig:
     """Number of collectors that ``lightning-ding parallel`` starts; with the transport ``ray`` also ``"auto"``: one for
     each CPU of the cluster that coordinator and learner leave, as the cluster grows and shrinks."""
     n_sample: int | None = None
-    """Transitions in a message; None means the policy's ``collect.n_sample``."""
+    """Transitions in a message, or whole episodes of an on-policy algorithm that collects them; None means the policy's
+    ``collect.n_sample``, or for an on-policy algorithm the part of a rollout that falls to one of the collectors."""
     update_policy_second: float = 0.0
     """Minimum number of seconds between two updates of the weights."""
     print_freq: int = 100
@@ -397,7 +411,7 @@ class CollectorTaskConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     """Envs for collecting or evaluating."""
     n_sample: int = 1
-    """Minimum number of transitions in a message, from each player that learns."""
+    """Minimum number of transitions in a message, from each player that learns, or of whole episodes."""
     n_episode: int | None = None
     """Number of episodes after which the task ends; None collects until the task is closed."""
     policy_update_path: tuple[str, ...] = ("policy",)

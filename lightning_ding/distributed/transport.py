@@ -26,11 +26,11 @@ Kind = Literal["data", "batch", "priority", "policy"]
 KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 """Contents of a block of tensors: collected transitions, a round of minibatches, priorities, weights."""
 
-SCHEMA: int = 3
+SCHEMA: int = 4
 """Version of the entries of messages and answers; raise it when one of them changes, see ``messages.version``."""
 MESSAGES = (
     *("connect", "heartbeat", "task", "fail", "disconnect", "get_policy"),
-    *("collector_data_task", "collector_close_task"),
+    *("collector_data_task", "collector_settings", "collector_close_task"),
     *("learner_get_data_task", "learner_learn_task", "learner_send_columns", "learner_send_policy"),
     *("learner_close_task", "status", "increase_collector", "decrease_collector", "set_collectors", "shutdown"),
 )

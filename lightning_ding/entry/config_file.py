@@ -14,8 +14,9 @@ from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, require, resolve
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
-from lightning_ding.distributed.coordinator.intake import ReplaySettings
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import get_transport
+from lightning_ding.entry.fit_config import is_of_fit, run_of_fit
 from lightning_ding.envs.named import find_callable, find_env, find_wrappers
 from lightning_ding.registry import import_modules
 
@@ -35,7 +36,7 @@ def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfi
     """Return the config from a file and settings that override it.
 
     Args:
-        file: YAML or JSON file.
+        file: YAML or JSON file, also one of ``lightning-ding fit``.
         settings: Settings such as ``"main.seed=1"`` with values in YAML, which override the file.
 
     Raises:
@@ -43,9 +44,14 @@ def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfi
         TypeError: If a value has the wrong type.
         KeyError: If the policy is not registered.
     """
-    mapping = _read(Path(file))
+    mapping, changes = _read(Path(file)), dict[str, Any]()
     for setting in settings:
-        mapping = deep_merge(mapping, _nested(setting))
+        changes = deep_merge(changes, _nested(setting))
+    if is_of_fit(mapping):
+        system = mapping.get("system") or {}
+        changes = deep_merge({"system": system}, changes)
+        mapping = run_of_fit(mapping, changes["system"])
+    mapping = deep_merge(mapping, changes)
     cfg = resolve(ParallelConfig, mapping)
     check(cfg)
     return cfg

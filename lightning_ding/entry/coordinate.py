@@ -13,16 +13,12 @@ import torch
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce, check_unused_folder
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock
+from lightning_ding.distributed.progress import REPORT, ProgressLine
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.utils.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two checks for a signal
-REPORT = 10.0  # seconds between two progress messages in the log
-PROGRESS = (
-    "env step %(env_step)d, update %(train_iter)d, %(episode)d episodes, %(collectors)d collectors, "
-    "%(learners)d learners, policy lag %(policy_lag).1f, %(samples_per_insert).1f samples per insert"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +73,8 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
 
 
 def _wait(coordinator: Coordinator, received: list[int]) -> None:
-    reported = time.monotonic()
+    reported, line = time.monotonic(), ProgressLine()
     while not received and not coordinator.wait(LOOK):
         if time.monotonic() - reported >= REPORT:
             reported = time.monotonic()
-            logger.info(PROGRESS, coordinator.status())
+            logger.info("%s", line.of(coordinator.status()))

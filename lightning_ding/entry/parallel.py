@@ -3,7 +3,9 @@
     lightning-ding parallel --config recipes/configs/parallel_dqn_cartpole.yaml
     lightning-ding parallel --config FILE --set main.seed=1 --set system.collector.num=4
     lightning-ding parallel --config FILE --resume
+    lightning-ding parallel --config FILE --json > result.json
 
+Every ten seconds a line tells how far the run is, and the last line how it ended; --json writes the result instead.
 The exit code is 0 when the run is finished, 1 if it failed, 2 for an invalid command or config, 130 after Ctrl-C and
 143 after SIGTERM; then --resume continues the run.
 """
@@ -20,6 +22,7 @@ from typing import Any, cast
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.distributed.config import ParallelConfig, read_run
+from lightning_ding.distributed.progress import last_line
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, get_transport
 from lightning_ding.entry.config_file import check, check_env, read_config
 from lightning_ding.entry.roles import Parser, add_address, main as be_role
@@ -81,6 +84,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     parser = Parser(prog="lightning-ding parallel", description=__doc__)
     parser.add_argument("--resume", action="store_true", help="resume the run in main.exp_name")
+    parser.add_argument("--json", action="store_true", help="write the result as JSON to stdout")
     options = parser.parse_args(list(arguments[1:]))
     cfg = parser.read(options)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
@@ -91,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
     except RuntimeError as error:
         print("error:", error, file=sys.stderr)
         raise SystemExit(1) from error
-    print(json.dumps(result, indent=1))
+    print(json.dumps(result, indent=1) if options.json else last_line(result, cfg.main.exp_name))
 
 
 ASK = """Send one message to the coordinator of a distributed run, and print its answer as JSON.

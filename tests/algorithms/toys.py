@@ -276,8 +276,8 @@ GOALS: dict[str, Run | str] = {
     ),
     "crossq": Run(7000, deep_merge(SMALL_CROSSQ, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
     "xqc": Run(7000, deep_merge(SMALL_XQC, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_WIDE_CRITICS}", slow=True),
-    "bro": Run(2500, deep_merge(SMALL_BRO, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_BLOCKS}", slow=True),
-    "td7": Run(2500, deep_merge(COPIED_SOON, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_COPIES}", slow=True),
+    "bro": Run(7000, deep_merge(SMALL_BRO, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_BLOCKS}", slow=True),
+    "td7": Run(7000, deep_merge(COPIED_SOON, HINDSIGHT), f"{OF_HINDSIGHT}; {OF_COPIES}", slow=True),
 }
 NEVER_OCCURS: dict[str, Run | str] = {
     **without([name for name in NAMES if name not in OFFLINE], "it collects, and explores what it does not know"),

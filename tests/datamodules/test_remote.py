@@ -18,7 +18,7 @@ from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.trainer_setup import Stream
-from lightning_ding.policy import DQNPolicy, DTPolicy, IMPALAPolicy, PPOPolicy
+from lightning_ding.policy import DQNPolicy, DTPolicy, IMPALAPolicy
 from tests.conftest import MakeTrainer
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 
@@ -285,8 +285,8 @@ def test_rounds_of_sequences_are_learned_from_and_normalised_without_their_paddi
 
 
 def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match=r"policy must be one that learns from replay, got .PPOPolicy."):
-        make_trainer().fit(PPOPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
+    with pytest.raises(ValueError, match="norm_reward must be False with a policy that learns from replay, got True"):
+        make_trainer().fit(DQNPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1", norm_reward=True))
     with pytest.raises(ValueError, match=r"policy must be one that collects \(use OfflineDataModule"):
         make_trainer().fit(DTPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
 

@@ -13,7 +13,7 @@ import torch
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
-from lightning_ding.distributed.coordinator.intake import check_policy
+from lightning_ding.distributed.coordinator.settings import check_policy
 from lightning_ding.envs.tensor import CartPole
 from lightning_ding.policy import DQNPolicy, create_policy
 from tests.algorithms.table import make_datamodule, make_policy, plain
@@ -151,7 +151,7 @@ def test_modes_without_whole_episodes_say_so(make_trainer: MakeTrainer, small: C
     with pytest.raises(ValueError, match=r"collect.collector.type must be .sample. with mode=.tensor., got 'episode'"):
         make_trainer(limit_val_batches=0).fit(DQNPolicy(config), ReplayDataModule(CartPole, num_envs=2, mode="tensor"))
     policy = {"type": "dqn", **EPISODES}
-    with pytest.raises(ValueError, match=r"main.policy.collect.n_episode must be None in a distributed run, .* got 3"):
+    with pytest.raises(ValueError, match=r"main.policy.collect.n_episode must be None in a distributed run .* got 3"):
         check_policy(policy)
     with pytest.raises(ValueError, match=r"^collect.n_episode must be None in a distributed run, .* got 3"):
         RemoteReplayDataModule._check_policy(None, create_policy(policy))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 from lightning_ding.config import resolve
 from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.intake import check_policy, known_policies
+from lightning_ding.distributed.coordinator.settings import check_policy, known_policies
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
@@ -49,7 +49,10 @@ DEMONSTRATIONS = {"dqfd", "r2d3", "rlpd", "sqil"}
 IMAGINES = {"mbpo"}
 ON_POLICY = {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}
 ON_POLICY |= {"mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat"}
+RUN |= ON_POLICY
+TEAMS |= dict.fromkeys(ON_POLICY - {"a2c", "pg", "ppg", "ppo", "pqn", "recurrent_ppo"}, TEAMS["qmix"])
 TEAMS |= dict.fromkeys(("maddpg", "masac"), "lightning_ding.envs.teams.line.CoverGame")
+FAST = {"ppo", "ppo_offpolicy"}
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "pdqn", "redq", "sac", "td3", "tdmpc2", "tqc", "xqc", "bro", "td7"}
 
 
@@ -67,7 +70,7 @@ def refusal(policy: dict[str, Any]) -> str:
 
 
 def test_every_policy_either_runs_or_is_refused() -> None:
-    assert of_package() == RUN | DATA | DEMONSTRATIONS | IMAGINES | ON_POLICY
+    assert of_package() == RUN | DATA | DEMONSTRATIONS | IMAGINES
     assert set(known_policies()) & of_package() == RUN
 
 
@@ -87,13 +90,6 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
     assert set(names) & of_package() == RUN
 
 
-@pytest.mark.parametrize("name", sorted(ON_POLICY))
-def test_refusal_of_an_on_policy_algorithm_names_those_that_run(name: str) -> None:
-    names = "'acer' or 'impala' or 'ppg_offpolicy' or 'ppo_offpolicy'"
-    allowed = f"one that learns from replay, such as {names} of the on-policy family"
-    assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
-
-
 def test_reward_model_and_buffer_that_do_not_fit_are_refused_by_the_check() -> None:
     model = refusal({"type": "dqn", "nstep": 1, "reward_model": {"type": "rnd"}})
     assert model.startswith("main.policy.reward_model.type must be None in a distributed run")
@@ -111,8 +107,8 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     sequences["tdmpc2"] = {name: TDMPC2[name] for name in ("model", "plan")}
     policy: dict[str, Any] = {
         "type": name,
-        "learn": {"update_per_collect": 2, "batch_size": 4},
-        "collect": {"n_sample": 8},
+        "learn": {"update_per_collect": 2, "batch_size": 4} if name not in ON_POLICY else {"batch_size": 4},
+        "collect": {"n_sample": 8} if name != "pg" else {"n_episode": 2},
     }
     policy |= sequences.get(name, {})
     check_policy(policy)
@@ -142,9 +138,9 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "ppo_offpolicy" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN)]
+    "name", ["ppo", "ppo_offpolicy", *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN - FAST))]
 )
 def test_policy_that_the_check_accepts_learns(tmp_path: Path, name: str) -> None:
     status = learn(tmp_path / "run", name)
-    assert status["train_iter"] == 6
+    assert status["train_iter"] >= 6 if name in ON_POLICY else status["train_iter"] == 6
     assert status["refused"] == 0

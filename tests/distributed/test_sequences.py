@@ -206,5 +206,4 @@ def test_policies_and_buffers_that_do_not_fit_are_refused(tmp_path: Path) -> Non
     )
     refused(r2d2 | {"other": {"replay_buffer": {"type": "sequence"}}}, "priority needs a prioritised buffer")
     refused(r2d2 | {"other": {"replay_buffer": {**sequences, "burn_in": 1, "sequence_length": 2}}}, "sequence_length")
-    refused({"type": "recurrent_ppo"}, "main.policy must be one that learns from replay, .* got 'recurrent_ppo'")
     refused({"type": "dt"}, "main.policy must be one of .* in a distributed run .*, got 'dt'")

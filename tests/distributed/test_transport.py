@@ -15,8 +15,8 @@ import pytest
 
 from lightning_ding import __version__, distributed
 from lightning_ding.config import resolve
+from lightning_ding.di_engine.naive_collector import finish_info
 from lightning_ding.distributed import NaiveCollector, messages as module, transport as transports
-from lightning_ding.distributed.collector.naive import finish_info
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
@@ -117,7 +117,6 @@ def test_only_the_registry_and_its_own_folder_name_a_transport() -> None:
     }
     assert naming == {
         "distributed/__init__.py",  # exports
-        "distributed/collector/naive.py",  # its signature is that of HTTP and a folder
         "distributed/config.py",  # the default
         "distributed/transport.py",  # the registry
     }

@@ -66,7 +66,7 @@ def test_run_with_memory_is_stopped_by_a_signal_and_resumed_to_its_end(tmp_path:
     check_stored_states(tmp_path / "run")
 
     smaller = ["--set", "system.collector.num=1", "--set", "main.max_env_step=600"]
-    with runs.start(file, "--resume", *smaller) as process:
+    with runs.start(file, "--resume", "--json", *smaller) as process:
         output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
     result = runs.result_of(tmp_path)

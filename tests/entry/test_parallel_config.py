@@ -24,7 +24,7 @@ MISTAKES = {
     "main: {env: {env_id: nowhere.MyEnv}}": "No module named 'nowhere'",
     "main: {env: {wrappers: [FlattenObservation]}}": "did you mean 'gymnasium.wrappers.FlattenObservation'?",
     "main: {env: {import_names: [nowhere]}}": "import_names: cannot import 'nowhere'",
-    "main: {policy: {type: ppo}}": "or 'ppg_offpolicy' or 'ppo_offpolicy' of the on-policy family, got 'ppo'",
+    "main: {policy: {type: bc}}": "trains this one on its data set), got 'bc'",
     "main: {policy: {type: cql}}": "`lightning-ding fit` trains this one on its data set), got 'cql'",
     "main: {policy: {type: sqil}}": "`lightning-ding fit` trains this one on data.demonstrations), got 'sqil'",
     "main: {policy: 3}": "config key 'main.policy' must be",

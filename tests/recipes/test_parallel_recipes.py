@@ -15,7 +15,12 @@ from lightning_ding.entry.config_file import read_config
 from lightning_ding.policy import get_policy_cls
 from tests.recipes.test_recipes import RECIPES, load
 
-CONFIGS = ("parallel_dqn_cartpole.yaml", "parallel_league_tictactoe.yaml", "parallel_sac_pendulum.yaml")
+CONFIGS = (
+    "parallel_dqn_cartpole.yaml",
+    "parallel_league_tictactoe.yaml",
+    "parallel_ppo_cartpole.yaml",
+    "parallel_sac_pendulum.yaml",
+)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from lightning_ding.distributed.collector.naive import NaiveCollector
+from lightning_ding.di_engine.naive_collector import NaiveCollector
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.worker import (
     BaseLearner,

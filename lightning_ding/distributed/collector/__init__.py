@@ -6,13 +6,11 @@ from lightning_ding.distributed.collector.base import (
     get_parallel_collector_cls,
 )
 from lightning_ding.distributed.collector.marine import MarineParallelCollector
-from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 
 __all__ = [
     "BaseParallelCollector",
     "MarineParallelCollector",
-    "NaiveCollector",
     "ZerglingParallelCollector",
     "create_parallel_collector",
     "get_parallel_collector_cls",

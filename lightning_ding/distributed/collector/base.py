@@ -15,7 +15,7 @@ from easydict import EasyDict
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, resolve, to_easydict
-from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator
+from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator, calls_of
 from lightning_ding.distributed.collector.step_methods import OWN_METHODS, StepMethods
 from lightning_ding.distributed.config import CollectorTaskConfig
 from lightning_ding.distributed.published_weights import PolicyWeights
@@ -90,6 +90,9 @@ class BaseParallelCollector(StepMethods):
         self.send_metadata = send_metadata
         self.tick = tick
         self.report = report
+        self.ask: Callable[[], Message] | None = None
+        """Function that waits a little and returns new settings, for a collector that has to wait for newer weights;
+        without one it collects on."""
         self._calls: Calls | None = None
         self._statistics = TaskStatistics()
         self._weights: list[PolicyWeights] = []
@@ -123,7 +126,10 @@ class BaseParallelCollector(StepMethods):
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
         """Return the transitions of one message."""
         collector, amount = self._collector, (self.config.n_sample, self.policy_version)
-        found = collector.collect(*amount, drop_extra=False, random_collect=random, policy_kwargs=setting)
+        options = {"random_collect": random, "policy_kwargs": setting}
+        if not collector.collects_whole_episodes:
+            options["drop_extra"] = False
+        found = collector.collect(*amount, **options)
         (returns, lengths), names = collector.pop_episodes(), collector.pop_infos()
         rows = [dict(zip(names, infos, strict=True)) for _, _, _, *infos in collector.pop_records()]
         infos = [{name: value for name, value in row.items() if math.isfinite(value)} for row in rows]
@@ -224,6 +230,10 @@ class BaseParallelCollector(StepMethods):
             for weights in self._weights:
                 weights.renew(self._functions().serials(answer, self.config.policy_update_path))
             self._apply_settings()
+            if answer.get("hold", False) and self.ask is not None:
+                self._tick()
+                answer = self.ask()
+                continue
             began = time.perf_counter()
             setting = {**self.config.collect_setting, **answer["collect_setting"]}
             collected = self._collect_once(bool(answer["random"]), setting)
@@ -287,7 +297,7 @@ class BaseParallelCollector(StepMethods):
             if None in given:
                 names = "get_policy_update_info, send_stepdata and send_metadata"
                 raise RuntimeError(f"{type(self).__name__} needs {names}: pass them, or set them before start()")
-            self._calls = Calls(*given, self.report)  # type: ignore[arg-type]
+            self._calls = calls_of(*given, self.report)
         return self._calls
 
     def _close_env(self) -> None:

@@ -197,6 +197,13 @@ class BaseCommCollector(BaseCommRole):
         self._delete(metadata["data_id"])
         return answer
 
+    def _ask(self) -> Message:
+        """Return new settings of the task; wait before, if the collector has to wait for newer weights."""
+        self._latest = answer = self._connected().call("collector_settings", serials=self._serials)
+        if answer["hold"] and not answer["close"]:
+            self._wait(float(answer["wait"]))
+        return answer
+
     def _wait(self, seconds: float) -> None:
         left = min(max(seconds, 0.001), LONGEST_WAIT)
         while left > 0:
@@ -225,7 +232,7 @@ class BaseCommCollector(BaseCommRole):
         for name in ("get_policy_update_info", "send_stepdata", "send_metadata"):
             setattr(collector, name, getattr(self, name))
         if self.worker is not None:
-            collector.tick, collector.report = self.worker.tick, self._report
+            collector.tick, collector.report, collector.ask = self.worker.tick, self._report, self._ask
         return collector
 
     def _work(self, task: AssignedTask) -> None:

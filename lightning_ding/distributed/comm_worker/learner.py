@@ -175,7 +175,8 @@ class BaseCommLearner(BaseCommRole):
                 sequences and gets lists of transitions.
         """
         if "main" not in task_info or self._overrides("get_data"):
-            takes_single = not get_policy_cls(task_info["policy"]).learns_from_sequences
+            policy_class = get_policy_cls(task_info["policy"])
+            takes_single = not (policy_class.learns_from_sequences or policy_class.on_policy)
             require(takes_single, "policy", foreign("parallel_forms").SINGLE, task_info["policy"]["type"])
         learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
         if not isinstance(learner, RemoteLearner):

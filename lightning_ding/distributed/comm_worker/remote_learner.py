@@ -18,7 +18,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.remote import DataSource, RemoteReplayDataModule, Spaces
 from lightning_ding.distributed.collector.marine import find_game
 from lightning_ding.distributed.config import EnvConfig, LearningTask
-from lightning_ding.distributed.coordinator.intake import check_policy
+from lightning_ding.distributed.coordinator.settings import check_policy
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.envs.named import find_callable
 from lightning_ding.policy import create_policy
@@ -137,6 +137,7 @@ class RemoteLearner(BaseLearner):
             mode=env.mode,
             prefetch=learner.prefetch,
             norm_obs=main.norm_obs,
+            norm_reward=main.norm_reward,
             validate=validates,
             spaces=_spaces_of_game(env) if is_game else None,
             wrappers=() if is_game else wrappers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from lightning_ding.config import ConfigLike, require, to_dict
 from lightning_ding.distributed.config import CommanderConfig, ParallelConfig, read_run
+from lightning_ding.distributed.coordinator.settings import rollout_size
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 from lightning_ding.worker.base import get_class
@@ -214,6 +216,9 @@ class BaseParallelCommander(ABC):
 
     def _find_n_sample(self) -> int:
         asked = self.config.system.collector.n_sample or self._policy.config.collect.n_sample
+        if self._policy.on_policy:
+            size, _ = rollout_size(self._policy)
+            return self.config.system.collector.n_sample or math.ceil(size / max(1, self.collector_task_space.size))
         allowed = "set, as the policy's collect.n_sample is not"
         require(asked is not None, "system.collector.n_sample", allowed, asked)
         return int(asked)

@@ -22,22 +22,23 @@ from lightning_ding.config import ConfigLike, require, to_easydict
 from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig, read_run
-from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
-from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
+from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint, WorkerEndpoint
 from lightning_ding.distributed.coordinator.finished_run import check_continuation
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock, require_unused
-from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
 from lightning_ding.distributed.coordinator.run_state import RunState
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
+from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
 
 SWEEPS = 20  # checks of the leases during one lease
 GOODBYE = 3.0  # seconds for the workers of a run that is over to disconnect
+MAX_TASKS = 1000  # concurrent collecting tasks that messages may request
 
 
-class Coordinator(WorkerEndpoint, DirectCalls):
+class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
     """Answers the messages of all workers through :meth:`handle`; may be used from several threads.
 
     Callers in the same process may also use the methods ``deal_with_...``.
@@ -104,6 +105,8 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         answer = method(message)
         self.run.commit()
         return answer
+
+    _direct_calls: Any = None
 
     # ------------------------------------------------------------------ start and end
 
@@ -216,6 +219,14 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         """Restore the state that ``state_dict`` returned."""
         self.run.load_state_dict(state)
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a method for callers in this process, see :mod:`lightning_ding.di_engine.direct_calls`."""
+        if not (name.startswith("deal_with_") or name in ("info", "error")):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if self._direct_calls is None:
+            self._direct_calls = foreign("direct_calls").DirectCalls(self)
+        return getattr(self._direct_calls, name)
+
     # ------------------------------------------------------------------ messages of any sender
 
     def answer_status(self, message: Message) -> Message:
@@ -241,6 +252,21 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             self.scheduler.end("shutdown")
             self.run.changed()
         return {}
+
+    def _change_space(self, amount: int) -> Message:
+        return self._set_space(lambda space: space + amount)
+
+    def _set_space(self, wanted: Callable[[int], int]) -> Message:
+        """Allow so many concurrent collecting tasks as a function of their present number returns."""
+        with self.run.lock:
+            space = self.scheduler.commander.collector_task_space.size
+            amount = wanted(space) - space
+            if amount > 0 and space + amount > MAX_TASKS:
+                raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
+            space = self.scheduler.change_space(amount)
+            self.run.changed()
+        self.run.commit()
+        return {"collector_task_space": space}
 
 
 def check_unused_folder(config: ParallelConfig, resume: bool) -> None:

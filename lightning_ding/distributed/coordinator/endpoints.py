@@ -184,21 +184,36 @@ class CollectorEndpoint(Endpoint):
             if task.is_evaluation:
                 raise Refusal(400, f"the task {task.task_id} is an evaluation, which sends no data")
             replay = self.run.replay(task.buffer_id)
-            policy_version, forced = self.run.policy_version(task.buffer_id), self.scheduler.is_over
+            newest, forced = self.run.newest(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
             pause = self._pause()
         wait, data_id = max(replay.collector_wait(), pause), messages.handle(message, "data_id", "data")
         try:
             with self.run.held(data_id):
-                verdict = replay.accept(sender, seq, data_id, metadata, policy_version, forced)
+                verdict = replay.accept(sender, seq, data_id, metadata, newest, forced)
         except OSError as error:
             logger.error("data of %s cannot be written: %s", sender.run_id, error)
             verdict, wait = "wait", DISK_WAIT
         with self.run.lock:
             if verdict == "accepted":
                 self._note_data(task, is_progress=data_id is not None or metadata["samples_elsewhere"] > 0)
-            taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate"}
+            working, newest = self.scheduler.working(), self.run.newest(task.buffer_id)
+        holds = replay.holds(sender.run_id, working, newest)  # without the lock, because a snapshot may be written
+        with self.run.lock:
+            taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate", "hold": holds}
             return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay, serials)}
+
+    def answer_collector_settings(self, message: Message) -> Message:
+        """Answer with the settings of a collector that has delivered its part of a rollout."""
+        serials = read_serials(message)
+        with self.run.lock:
+            task = self._owned(message, "collector")
+            replay, newest = self.run.replay(task.buffer_id), self.run.newest(task.buffer_id)
+            working, pause = self.scheduler.working(), self._pause()
+        holds = replay.holds(str(task.run_id), working, newest)
+        wait = max(replay.rollout_wait(), pause) if holds else 0.0
+        with self.run.lock:
+            return {"hold": holds, "wait": wait, **self._settings(task, replay, serials)}
 
     def answer_collector_close_task(self, message: Message) -> Message:
         """Record the end of a collecting or evaluating task."""
@@ -284,9 +299,11 @@ class LearnerEndpoint(Endpoint):
         options = read_sample_options(message, self.run.settings.sample_options)
         with self.run.lock:
             task = self._owned(message, "learner")
-            replay, policy_version = self.run.replay(task.buffer_id), self.run.policy_version(task.buffer_id)
+            replay, newest = self.run.replay(task.buffer_id), self.run.newest(task.buffer_id)
             stops = task.is_closing
-        batch = None if stops else replay.draw(*amount, train_iter, options, policy_version)
+        if stops and self.scheduler.ended_by == "max_env_step":
+            stops = not replay.has_rollout(newest)  # the last env steps are learned from, too
+        batch = None if stops else replay.draw(*amount, train_iter, options, newest)
         handle = None if batch is None else self._put(batch)
         return {
             "data": handle,

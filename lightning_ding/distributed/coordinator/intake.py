@@ -1,4 +1,4 @@
-"""Processing of collectors' messages: changes of a buffer and its counts, and the settings of the buffer.
+"""Processing of collectors' messages: changes of a buffer, or of the rollout of the newest weights, and of its counts.
 
 A message has the same effect when it arrives and when it is read from the journal after a restart.
 """
@@ -6,6 +6,7 @@ A message has the same effect when it arrives and when it is read from the journ
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,29 +17,24 @@ import numpy as np
 import torch
 
 from lightning_ding import nested
-from lightning_ding.config import require, to_dict
-from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.journal import Entry, renamed
+from lightning_ding.distributed.coordinator.publications import Newest
+from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced, check_rows, described, episode_of_attempt, renumber
-from lightning_ding.envs import make_vector_env
-from lightning_ding.envs.vector import MODES, SEPARATE_MODES
-from lightning_ding.policy import create_policy, get_policy_cls
-from lightning_ding.policy.on_policy import OnPolicyPolicy
-from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.utils.modes import IS_FIRST, STATE
-from lightning_ding.worker import create_buffer, get_buffer_cls
-from lightning_ding.worker.buffer.base import IBuffer, check_samples
-from lightning_ding.worker.config import ReplayBufferConfig
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
+from lightning_ding.worker import create_buffer
+from lightning_ding.worker.buffer.base import IBuffer
 
 logger = logging.getLogger(__name__)
 
 BUFFER_FILE = "buffer.safetensors"
 KEPT_EPISODES = 10_000  # episodes that wait for the learner to log them
+NEWEST_EPISODES = 100  # whose mean return is part of the status
 
 
 class Intake:
-    """A buffer, its sample ratio and its counts; must not be used from several threads at once.
+    """A buffer or a rollout, its sample ratio and its counts; must not be used from several threads at once.
 
     Args:
         cfg: Config of the buffer; empty to use the buffer config of the policy.
@@ -50,17 +46,20 @@ class Intake:
         self._config = coordinator = settings.config.system.coordinator
         self._buffer_config = dict(cfg) or settings.buffer
         self._env: Any = None
+        self.rollout: Rollout | None = None
+        """The rollout of the newest weights, for an on-policy algorithm; it takes the place of the buffer."""
         self.buffer = self._make_buffer()
         self._announced: Announced | None = None
         self._held: Announced | None = None  # columns of the first block of the buffer
-        self.ratio = SampleRatio(
-            settings.samples_per_insert, settings.warm_up, coordinator.tolerance, settings.round_size
-        )
+        tolerance = coordinator.tolerance if settings.rollout is None else math.inf  # the rollout says who waits
+        self.ratio = SampleRatio(settings.samples_per_insert, settings.warm_up, tolerance, settings.round_size)
         self.counts = Counts()
         self.is_starved = False
         """Whether the buffer could not give a minibatch although it holds enough transitions, and got none since."""
         self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=KEPT_EPISODES)
         self._dropped = 0  # episodes
+        self.returns: deque[float] = deque(maxlen=NEWEST_EPISODES)
+        """Returns of the newest episodes."""
 
     def read(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any]:
         """Return the transitions of a block with the env and episode ids that they have in the buffer.
@@ -116,10 +115,28 @@ class Intake:
         counts.sample += about.get("samples_elsewhere", 0)
         counts.episode += len(about["returns"])
         counts.collector_wait += about["wait_time"]
+        self.returns.extend(about["returns"])
         infos = about.get("infos", [{}] * len(about["returns"]))
         self._episodes.extend(zip(about["returns"], about["lengths"], infos, strict=True))
         counts.accepted = max(counts.accepted, entry.number)  # entries are written in parallel
         counts.next_seq[entry.run_id] = entry.seq + 1
+
+    def begin(self, newest: Newest) -> None:
+        """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
+        if self.rollout is not None:
+            self.rollout.begin(*newest)
+
+    def may_insert(self, policy_version: int, batch_size: int, pending: int) -> bool:
+        """Return whether a message may be accepted now, or has to wait for the learner.
+
+        Args:
+            policy_version: Version of the newest weights.
+            batch_size: Transitions of a minibatch.
+            pending: Transitions that will be inserted first.
+        """
+        if self.rollout is not None:
+            return not self.rollout.is_full
+        return self.ratio.may_insert(self.lacks_data(policy_version, batch_size), pending)
 
     def lacks_data(self, policy_version: int, batch_size: int) -> bool:
         """Return whether there are too few or too old data for a round, regardless of the sample ratio.
@@ -130,6 +147,8 @@ class Intake:
             policy_version: Version of the newest weights.
             batch_size: Transitions of a minibatch.
         """
+        if self.rollout is not None:
+            return not self.rollout.is_complete
         limit = self._config.max_policy_lag
         waits = limit is not None and self._config.on_policy_lag == "wait"
         newest = min(self.counts.data_policy_version, policy_version)
@@ -177,6 +196,9 @@ class Intake:
         self._held = Announced.of(state["held"]) if state.get("held") is not None else None
 
     def _make_buffer(self) -> IBuffer:
+        if self.settings.rollout is not None:
+            self.rollout = Rollout(self.settings.rollout)
+            return cast(IBuffer, self.rollout)
         buffer = create_buffer(self._buffer_config, seed=self.settings.config.main.seed)
         buffer.budget = self.settings.config.main.max_env_step
         if buffer.needs_env:
@@ -190,11 +212,15 @@ class Intake:
         versions = rows["policy_version"].numpy().astype(np.int64)  # (K,)
         lag = entry.policy_version - versions
         size = kept = len(lag)
-        if limit is not None and self._config.on_policy_lag == "drop":
+        if self.rollout is not None:
+            self.begin(Newest(entry.serial, entry.policy_version))
+            kept = self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
+        elif limit is not None and self._config.on_policy_lag == "drop":
             rows = nested.index(rows, torch.from_numpy(lag <= limit))
             kept = nested.length(rows)
-        if kept:
+        if kept and self.rollout is None:
             self.buffer.push(rows, env_step)
+        if kept:
             self._held = self._held or described(rows)
         self.ratio.insert(kept)
         self.is_starved = False
@@ -237,174 +263,3 @@ class Counts:
     learner_wait: float = 0.0
     next_seq: dict[str, int] = field(default_factory=dict)
     """Expected number of the next message, by the id of each current attempt."""
-
-
-@dataclass(frozen=True)
-class ReplaySettings:
-    """Settings for filling and reading a buffer, from the configs of the run and the policy."""
-
-    config: ParallelConfig
-    buffer: dict[str, Any]
-    """The buffer's section of the policy's config."""
-    warm_up: int
-    """Transitions that are collected before the first round."""
-    random: int
-    """Transitions that are collected with random actions."""
-    batch_size: int
-    round_size: int
-    """Transitions or sequences of a round: all its minibatches together."""
-    samples_per_insert: float
-    envs: int
-    """Number of env ids of each collector."""
-    sample_options: dict[str, Any]
-    """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
-    in_sequences: bool
-    """Whether the policy learns from sequences."""
-    columns: tuple[str, ...]
-    """Columns that each block needs in addition to those of all transitions."""
-
-    @classmethod
-    def of(cls, config: ParallelConfig) -> ReplaySettings:
-        """Return the settings of a run.
-
-        Raises:
-            ValueError: If a distributed run cannot train the policy, or its buffer does not fit it or a distributed
-                run.
-        """
-        check_policy(config.main.policy)
-        name, policy = str(config.main.policy["type"]), create_policy(config.main.policy, enable_field=["command"])
-        players = 2 if config.system.collector.type == "marine" else 1
-        has_memory = policy.has_memory
-        require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
-        keeps_noise = players == 2 and policy.keeps_noise
-        require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
-        buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
-        check_buffer(buffer, policy.priority, in_sequences)
-        try:
-            options = policy.sample_options
-        except NotImplementedError:  # there is no discount factor
-            options = {"n_step": 1, "discount_factor": 1.0}
-        if get_buffer_cls(buffer).needs_env:
-            check_env(config, buffer.type, options.get("n_step", 1))
-        coordinator, batch_size = config.system.coordinator, policy.batch_size
-        size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
-        require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        random, round_size = policy.random_collect_size, policy.update_per_collect
-        round_size *= batch_size
-        return cls(
-            config=config,
-            buffer=to_dict(buffer),
-            warm_up=max(batch_size, random),
-            random=random,
-            batch_size=batch_size,
-            round_size=round_size,
-            samples_per_insert=coordinator.samples_per_insert or round_size / cast(int, policy.n_sample),
-            envs=config.main.env.collector_env_num * players,
-            sample_options=options,
-            in_sequences=in_sequences,
-            columns=(STATE, IS_FIRST) if policy.stores_memory else (),
-        )
-
-    def make_env(self) -> Any:
-        """Return a vector env with one env for collecting, which is not stepped."""
-        env = self.config.main.env
-        env_id, kwargs, wrappers = env.collecting
-        return make_vector_env(env_id, 1, "sync", None, wrappers, kwargs, import_names=env.import_names)
-
-
-def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
-    """Check that a run can use a buffer that needs an env.
-
-    Args:
-        config: Config of the run.
-        kind: Type of the buffer.
-        n_step: Steps of the returns that the policy learns from, >= 1.
-
-    Raises:
-        ValueError: If it cannot.
-    """
-    mode, collector = config.main.env.mode, config.system.collector.type
-    needed = f"with other.replay_buffer.type {kind!r}"
-    require(collector == "zergling", "system.collector.type", f'"zergling" {needed}', collector)
-    require(MODES[mode].has_separate_envs, "main.env.mode", f"one of {SEPARATE_MODES} {needed}", mode)
-    require(n_step == 1, "nstep", f"1 {needed}: rewards of several steps have no new goal", n_step)
-
-
-def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool, in_sequences: bool = False) -> None:
-    """Check that a buffer can be used in a distributed run.
-
-    Args:
-        cfg: Config of the buffer.
-        priority: Whether the policy computes priorities.
-        in_sequences: Whether the policy learns from sequences.
-
-    Raises:
-        ValueError: If the buffer cannot be used.
-    """
-    check_samples(cfg, in_sequences, priority)
-    path, config = "other.replay_buffer", get_buffer_cls(cfg).resolve_config(cfg)
-    instead = "left at its default: use coordinator.samples_per_insert and tolerance in a distributed run"
-    limits = getattr(config, "thruput_controller", None)  # the advanced buffer has them
-    require(limits is None or not limits.is_active, f"{path}.thruput_controller", instead, limits)
-    tracks = config.enable_track_used_data
-    require(not tracks, f"{path}.enable_track_used_data", "False in a distributed run", tracks)
-
-
-NAME = "main.policy"
-TAKEN = ("optional", "refused")
-"""Values of a policy's ``demonstrations`` with which it learns without any."""
-
-
-def check_policy(policy: Mapping[str, Any]) -> None:
-    """Check that a distributed run can train a policy.
-
-    Args:
-        policy: ``type`` and config of the policy.
-
-    Raises:
-        ValueError: If it cannot; the message names those that it can train, or what to do instead.
-    """
-    found, kind = get_policy_cls(policy), str(policy["type"])
-    others = " or ".join(repr(name) for name in _like_on_policy())
-    require(not found.on_policy, NAME, f"one that learns from replay, such as {others} of the on-policy family", kind)
-    these = f"one of {', '.join(known_policies())} in a distributed run (`lightning-ding fit` trains this one on "
-    require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
-    require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
-    require(not _imagines(found), NAME, f"{these}a model of the env, which a replay buffer next to it trains)", kind)
-    made = create_policy(policy, enable_field=["command"])
-    counted = "None in a distributed run, which counts transitions"
-    require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
-    require(made.n_sample is not None, NAME, "one that collects", kind)
-    model, allowed = made.config.reward_model.type, "None in a distributed run, which trains no reward model"
-    require(model is None, f"{NAME}.reward_model.type", allowed, model)
-
-
-def known_policies() -> list[str]:
-    """Return the names of the registered policies that a distributed run can train, sorted.
-
-    Example:
-        >>> {"dqn", "impala", "sac"} <= set(known_policies())
-        True
-        >>> {"bc", "cql", "dqfd", "ppo"} & set(known_policies())
-        set()
-    """
-    fits = {name for name, one in _classes().items() if not one.on_policy and one.trains_on == "envs"}
-    kinds = {name: _classes()[name] for name in fits}
-    return sorted(name for name, one in kinds.items() if _demonstrations(one) in TAKEN and not _imagines(one))
-
-
-def _like_on_policy() -> list[str]:
-    """Return the registered policies that belong to the on-policy family and nevertheless learn from replay."""
-    return [name for name in known_policies() if issubclass(_classes()[name], OnPolicyPolicy)]
-
-
-def _imagines(found: Any) -> bool:
-    return bool(getattr(found, "imagines", False))
-
-
-def _demonstrations(found: Any) -> str:
-    return str(getattr(found, "demonstrations", "optional"))
-
-
-def _classes() -> dict[str, Any]:
-    return {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}

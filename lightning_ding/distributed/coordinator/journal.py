@@ -58,6 +58,8 @@ class Entry:
     metadata: dict[str, Any] = field(default_factory=dict)
     data_checksum: int | None = None
     """Checksum of its tensors; None without data, or if an earlier version wrote it."""
+    serial: int = 0
+    """Number of the publication of the newest weights when the message was accepted."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import logging
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.block_files import read_block, write_block
@@ -28,6 +28,15 @@ class Publication:
     policy_version: int
     """Updates that produced the weights."""
     handle: Any
+
+
+class Newest(NamedTuple):
+    """The newest weights of a policy; 0 and 0 if there are none."""
+
+    serial: int = 0
+    """Number of their publication, which grows even if a learner continues from an older checkpoint."""
+    policy_version: int = 0
+    """Updates that produced them."""
 
 
 class PublishedWeights:
@@ -95,10 +104,10 @@ class PublishedWeights:
         """Return the newest serial number of each policy."""
         return {policy_id: known[-1].serial for policy_id, known in self._published.items()}
 
-    def policy_version(self, policy_id: str) -> int:
-        """Return the version of the newest weights of a policy; 0 if there are none."""
+    def newest(self, policy_id: str) -> Newest:
+        """Return which weights of a policy are the newest."""
         known = self._published.get(policy_id)
-        return known[-1].policy_version if known else 0
+        return Newest(known[-1].serial, known[-1].policy_version) if known else Newest()
 
     def keep_only(self, needed: set[str]) -> None:
         """Remove the snapshots that are not among some policies."""

@@ -16,11 +16,14 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.distributed.block_files import checksum_of, read_block
-from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
+from lightning_ding.distributed.coordinator.intake import Counts, Intake, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
+from lightning_ding.distributed.coordinator.publications import Newest
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import Block, Refusal, Store
 from lightning_ding.worker import IBuffer, NotEnoughError
 
@@ -81,7 +84,7 @@ class Replay:
 
     @property
     def buffer(self) -> IBuffer:
-        """The buffer."""
+        """The buffer, or the rollout of the newest weights, which has those of its methods that are used here."""
         return self.intake.buffer
 
     @property
@@ -100,7 +103,7 @@ class Replay:
         seq: int,
         data_id: Any,
         metadata: dict[str, Any],
-        policy_version: int,
+        newest: Newest,
         forced: bool = False,
     ) -> Verdict:
         """Accept a message of a collector and write it to the journal, or return why it is not accepted.
@@ -112,7 +115,7 @@ class Replay:
             seq: Number of the message in its attempt, from 0.
             data_id: Handle of the transitions; None if there are none.
             metadata: Metadata, already checked.
-            policy_version: Version of the newest weights.
+            newest: The newest weights.
             forced: Whether to accept it even if the collector is ahead of the learner.
 
         Raises:
@@ -121,20 +124,20 @@ class Replay:
         """
         is_free = data_id is None or forced
         with self._lock:
-            verdict = self._judge(sender, seq, policy_version, is_free)
+            verdict = self._judge(sender, seq, newest, is_free)
         if verdict is not None:
             return verdict
         data, problem = self._fetch(data_id)  # without the lock, because it may take long
         with self._lock:
             # the same message may have arrived twice, and a snapshot contains all entries with smaller numbers
             self._lock.wait_for(lambda: not self._is_saving and sender.run_id not in self._in_flight)
-            verdict = self._judge(sender, seq, policy_version, is_free)
+            verdict = self._judge(sender, seq, newest, is_free)
             if verdict is not None:
                 return verdict
             self._number += 1
-            counted = (self._number, *sender[:1], seq, *sender[1:], policy_version, self.ratio.sampled)
+            counted = (self._number, *sender[:1], seq, *sender[1:], newest.policy_version, self.ratio.sampled)
             self._in_flight[sender.run_id] = 0 if data is None else _length(data.tensors)
-        entry = Entry(*counted, has_data=data_id is not None, metadata=metadata)
+        entry = Entry(*counted, has_data=data_id is not None, metadata=metadata, serial=newest.serial)
         try:
             if problem is not None:
                 raise problem
@@ -166,10 +169,36 @@ class Replay:
         """Return the seconds after which a waiting collector should send its message again."""
         return self._rounds.wait(2.0)  # shorter than the tolerance, so that learning does not wait for data
 
+    def holds(self, run_id: str, collectors: int, newest: Newest) -> bool:
+        """Return whether a collector has to wait for newer weights, see :meth:`Rollout.holds`.
+
+        Args:
+            run_id: Id of its attempt.
+            collectors: Number of collectors that are at work.
+            newest: The newest weights.
+        """
+        if (rollout := self.intake.rollout) is None:
+            return False
+        with self._lock:
+            self.intake.begin(newest)
+            return rollout.holds(run_id, collectors)
+
+    def rollout_wait(self) -> float:
+        """Return the seconds after which a collector that holds should ask again."""
+        return self._rounds.wait(0.05)
+
     # ------------------------------------------------------------------ learner
 
+    def has_rollout(self, newest: Newest) -> bool:
+        """Return whether there is a whole rollout of the newest weights."""
+        if (rollout := self.intake.rollout) is None:
+            return False
+        with self._lock:
+            self.intake.begin(newest)
+            return rollout.is_complete
+
     def draw(
-        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], policy_version: int
+        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], newest: Newest
     ) -> dict[str, Any] | None:
         """Return a round of minibatches, or None if the learner has to wait.
 
@@ -178,18 +207,20 @@ class Replay:
             num_batches: Minibatches of the round, U.
             train_iter: Updates made so far.
             options: Further arguments of the buffer's ``sample``.
-            policy_version: Version of the newest weights.
+            newest: The newest weights.
 
         Returns:
-            A nested dict of tensors, leading axes (U, B), or of sequences (U, T, B).
+            A nested dict of tensors, leading axes (U, B), or of sequences (U, T, B); a rollout, leading axis of
+            transitions, whatever the amount.
 
         Raises:
             Refusal: 422, if the buffer does not accept the options or its own data.
         """
         with self._lock:
             self._batch_size, self.ratio.round_size = batch_size, batch_size * num_batches
+            self.intake.begin(newest)
             batch = None
-            if self.ratio.may_sample() and not self.intake.lacks_data(policy_version, self._batch_size):
+            if self.ratio.may_sample() and not self.intake.lacks_data(newest.policy_version, self._batch_size):
                 batch = self._sample(batch_size, num_batches, train_iter, options)
             self._note_wait(batch is None)
             if batch is not None:
@@ -198,7 +229,7 @@ class Replay:
 
     def learner_wait(self) -> float:
         """Return the seconds after which a waiting learner should request a round again."""
-        return self._blocks.wait(0.5)
+        return self._blocks.wait(0.5) if self.intake.rollout is None else self.rollout_wait()
 
     def update(self, priorities: Mapping[str, Any]) -> None:
         """Set the priorities of sampled transitions.
@@ -359,16 +390,17 @@ class Replay:
 
     # ------------------------------------------------------------------ helpers
 
-    def _judge(self, sender: Sender, seq: int, policy_version: int, is_free: bool) -> Verdict | None:
+    def _judge(self, sender: Sender, seq: int, newest: Newest, is_free: bool) -> Verdict | None:
         """Return the verdict on a message if it does not depend on its data, else None."""
         expected = self.counts.next_seq.get(sender.run_id, 0)
         if seq < expected:
             return "duplicate"
         if seq > expected:
             raise Refusal(400, f"seq must be {expected}, the next one of this attempt, got {seq}")
-        waits = self.intake.lacks_data(policy_version, self._batch_size)
+        self.intake.begin(newest)
         pending = sum(self._in_flight.values())
-        return None if is_free or self.ratio.may_insert(learner_waits=waits, pending=pending) else "wait"
+        is_free = is_free or self.intake.may_insert(newest.policy_version, self._batch_size, pending)
+        return None if is_free else "wait"
 
     def _fetch(self, data_id: Any) -> tuple[Block | None, Refusal | None]:
         """Return the transitions of a message, or the refusal of the store."""
@@ -391,6 +423,10 @@ class Replay:
             raise Refusal(422, f"the buffer does not accept the data: {error!r}") from error
 
     def _sample(self, batch_size: int, num_batches: int, train_iter: int, options: Any) -> dict[str, Any] | None:
+        if self.intake.rollout is not None:
+            rows = self.intake.rollout.rows()
+            self.ratio.sample(nested.length(rows))
+            return rows
         try:
             batch: dict[str, Any] = self.buffer.sample(
                 batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **options

@@ -20,8 +20,7 @@ from typing import Any
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
-from lightning_ding.distributed.coordinator.intake import ReplaySettings
-from lightning_ding.distributed.coordinator.publications import PublishedWeights
+from lightning_ding.distributed.coordinator.publications import Newest, PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.resume_config import (
     COORDINATOR,
@@ -33,6 +32,7 @@ from lightning_ding.distributed.coordinator.resume_config import (
 )
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
+from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 from lightning_ding.policy.base.saved_state import check_imported, not_imported
@@ -121,9 +121,9 @@ class RunState:
         if is_new:
             replay.announce(columns)
 
-    def policy_version(self, buffer_id: str) -> int:
-        """Return the version of the newest weights of the policy that learns from a buffer: its number of updates."""
-        return self.weights.policy_version(self._buffers[buffer_id]["policy_id"])
+    def newest(self, buffer_id: str) -> Newest:
+        """Return which weights of the policy that learns from a buffer are the newest."""
+        return self.weights.newest(self._buffers[buffer_id]["policy_id"])
 
     def env_step(self) -> int:
         """Return the env steps of all collectors together."""
@@ -231,6 +231,9 @@ class RunState:
                 status[f"{role}_tasks"] = {"running": len(book.running(role)), "waiting": len(book.waiting(role))}
             for replay in self.replays.values():
                 status |= replay.stats()
+            returns = [one for replay in self.replays.values() for one in replay.intake.returns]
+            status["return_mean"] = sum(returns) / len(returns) if returns else None
+            status["restarts"] = self.scheduler.restarts
             run = {"train_iter": self.results.train_iter, "seconds": round(self.results.seconds, 3)}
             return {**status, **run, "is_over": self.scheduler.is_over, "error": self.scheduler.error}
 

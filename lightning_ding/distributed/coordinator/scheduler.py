@@ -33,6 +33,8 @@ class Scheduler:
         """The reason why the run was given up."""
         self.ended_by: str | None = None
         """Cause of the run's end: "max_env_step", "evaluation", "learner" or "shutdown"; None if it was given up."""
+        self.restarts = 0
+        """Attempts at tasks that failed or whose worker was lost, and restarts of the coordinator."""
         self._config = config
         self._space = self._asked_space = commander.collector_task_space.size
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
@@ -73,6 +75,7 @@ class Scheduler:
     def fail(self, task: Task, why: str) -> None:
         """Take a task away from an owner that failed; too many failures in a row end the run."""
         logger.warning("the task %s failed: %s", task.task_id, why)
+        self.restarts += 1
         self.release(task)
         self._count_failure(task.role, why)
 
@@ -110,6 +113,7 @@ class Scheduler:
         """Remove a worker that disconnects, and release its task."""
         task = self.book.remove(worker_id)
         if task is not None:
+            self.restarts += not self.is_over
             self.release(task)
 
     def sweep(self) -> None:
@@ -177,6 +181,7 @@ class Scheduler:
             "space": self._space,
             "asked_space": self._asked_space,
             "ended_by": self.ended_by,
+            "restarts": self.restarts,
             "is_over": self.is_over and self.error is None,  # a run that was given up may be resumed
         }
 
@@ -192,6 +197,7 @@ class Scheduler:
         self.book.load_state_dict(state["book"])
         self.commander.load_state_dict(state["commander"])
         self._space = state["space"]
+        self.restarts = state.get("restarts", 0) + 1
         if continues:
             self._reopen()
         renew_learning(self.book.tasks.values(), self.commander.config)
@@ -221,6 +227,7 @@ class Scheduler:
         Several silent workers at the same time count as one failure, and workers that have made progress do not count.
         """
         self.release(task)
+        self.restarts += not self.is_over
         if not task.has_progressed and now - self._silence_counted_at[task.role] >= self.book.lease:
             self._silence_counted_at[task.role] = now
             self._count_failure(task.role, f"the {task.role} of {task.task_id} was silent for {self.book.lease} s")
@@ -236,6 +243,10 @@ class Scheduler:
         """Return the running collecting tasks that are not being closed, the newest last."""
         running = [task for task in self.book.running("collector") if not task.is_evaluation and not task.is_closing]
         return sorted(running, key=lambda task: task.run_number)
+
+    def working(self) -> int:
+        """Return the number of collectors that collect."""
+        return len(self._collecting())
 
     def _make_room_for_evaluation(self) -> None:
         """Close a collecting task if an evaluation waits and no collector is free or about to be free."""

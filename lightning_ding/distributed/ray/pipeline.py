@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
 from lightning_ding.distributed.coordinator.resume_config import check_folder
+from lightning_ding.distributed.progress import REPORT
 from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel, join_cluster
 from lightning_ding.distributed.ray.collectors import Collectors, room_for_collectors
@@ -139,6 +140,8 @@ class _Run:
     def __init__(self, cfg: ParallelConfig, resume: bool, received: Sequence[int]) -> None:
         self._ray = import_ray()
         self._received = received
+        self._line: Any = None  # reference to a line about the progress
+        self._report_at = time.monotonic() + REPORT
         ranks, follows = number_of_ranks(cfg), cfg.system.collector.num == "auto"
         self._cfg = cfg = with_a_device_for_each_actor(self._with_number(cfg), ranks)
         self._pending = Pending(cfg.system.reconnect_timeout)
@@ -158,6 +161,7 @@ class _Run:
         self._collectors.start()
         while not self._is_over():
             self._leave_after_signal()
+            self._report()
             self._pending.look()
             self._collectors.look()
             self._workers.look()
@@ -206,6 +210,16 @@ class _Run:
     def _leave_after_signal(self) -> None:
         if self._received:
             raise SystemExit(BY_SIGNAL + self._received[0])
+
+    def _report(self) -> None:
+        """Log a line about the progress of the run, if it is time and the coordinator answers."""
+        if self._line is None and time.monotonic() >= self._report_at:
+            self._line, self._report_at = self._coordinator.progress.remote(), time.monotonic() + REPORT
+        if self._line is None or not self._ray.wait([self._line], timeout=0)[0]:
+            return
+        line, self._line = self._line, None
+        with suppress(self._ray.exceptions.RayError):  # Ray restarts it
+            logger.info("%s", self._ray.get(line))
 
     def _set_tasks(self, number: int) -> Any:
         return self._coordinator.handle.remote("set_collectors", {"n": number}, {"refs": {}, "deleted": []})

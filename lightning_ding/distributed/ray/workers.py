@@ -15,6 +15,7 @@ from typing_extensions import override
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock
+from lightning_ding.distributed.progress import ProgressLine
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
@@ -92,6 +93,7 @@ class CoordinatorActor:
         torch.set_num_threads(1)  # each thread of the actor would start others for its operations on small tensors
         self._folder = Path(cfg.main.exp_name)
         self._mistake: Exception | None = None
+        self._line = ProgressLine()
         try:
             self._start(cfg, resume)
         except (ImportError, ValueError) as error:
@@ -114,6 +116,10 @@ class CoordinatorActor:
             timeout: Longest time to wait, in seconds.
         """
         return self._mistake is not None or bool(self._coordinator.wait(timeout))
+
+    def progress(self) -> str:
+        """Return a line about the progress of the run; an empty one if it could not start."""
+        return "" if self._mistake is not None else self._line.of(self._coordinator.status())
 
     def close(self) -> dict[str, Any]:
         """Close the coordinator, which writes its state, and return the content of ``result.json``."""

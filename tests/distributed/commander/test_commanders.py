@@ -259,7 +259,7 @@ def test_finish_infos_say_themselves_whether_a_task_is_over() -> None:
         (config(collector={"type": "marine"}), "collector.type"),
         (config(league={"max_players": 3}), "league"),
         (config(collector={"type": "zergling"}, type="one_vs_one"), "collector.type"),
-        (config(main={"policy": {"type": "ppo", "collect": EPISODES}}), "n_sample"),
+        (config(main={"policy": {"type": "dqn", "collect": EPISODES}}), "n_sample"),
     ],
 )
 def test_what_has_no_use_with_a_commander_is_refused(wrong: dict[str, Any], name: str) -> None:

@@ -192,7 +192,7 @@ def test_packed_weights_that_are_truncated_are_published_again_by_the_learner(
     assert "are lost: 0.safetensors is truncated" in caplog.text
     learner, _ = both(run)
     learner.publish(6)
-    assert run.coordinator.run.weights.policy_version(learner.info()["policy_id"]) == 6
+    assert run.coordinator.run.weights.newest(learner.info()["policy_id"]).policy_version == 6
 
 
 def test_weights_of_former_players_are_kept_and_can_be_removed_later(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,13 @@ def test_too_few_data_and_an_unknown_buffer_give_none_and_an_unknown_task_raises
     task_id = learner.task["task_id"]
     assert run.coordinator.deal_with_learner_get_data(task_id, BUFFER_ID, 4, 0) is None
     assert run.coordinator.deal_with_learner_get_data(task_id, "nothing", 4, 0) is None
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: run.coordinator.deal_with_learner_get_data("nobody", BUFFER_ID, 4, 0),
         lambda: run.coordinator.deal_with_learner_send_info("nobody", BUFFER_ID, {"learner_step": 1}),
         lambda: run.coordinator.deal_with_learner_judge_finish("nobody", {}),
         lambda: run.coordinator.deal_with_learner_finish_task("nobody", {}),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(RuntimeError, match="there is no learning task 'nobody'"):
             call()
 

@@ -436,7 +436,7 @@ def test_files_with_the_names_of_an_earlier_version_are_read(run: Run) -> None:
     run.restart()
     assert (run.rows(), asdict(run.counts)) == before
     assert run.counts.data_policy_version == 3
-    assert run.coordinator.run.weights.policy_version(learner.info()["policy_id"]) == 3
+    assert run.coordinator.run.weights.newest(learner.info()["policy_id"]).policy_version == 3
 
 
 def test_tasks_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(

@@ -500,8 +500,8 @@ def test_options_of_the_config_that_have_no_meaning_here_raise(tmp_path: Path) -
     ]:
         with pytest.raises(ValueError, match=match):
             Coordinator(config(tmp_path / "run", {"other": other}), MemoryStore())
-    with pytest.raises(ValueError, match="replay"):
-        Coordinator({"main": {"exp_name": str(tmp_path / "run"), "policy": {"type": "ppo"}}}, MemoryStore())
+    with pytest.raises(ValueError, match="data set"):
+        Coordinator({"main": {"exp_name": str(tmp_path / "run"), "policy": {"type": "bc"}}}, MemoryStore())
     with pytest.raises(ValueError, match="priority"):
         Coordinator(config(tmp_path / "run", {"priority": True}), MemoryStore())
 

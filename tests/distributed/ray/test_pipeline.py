@@ -100,9 +100,9 @@ def test_worker_that_cannot_be_made_says_why_and_is_not_started_again(
 @pytest.mark.slow
 def test_mistake_that_the_coordinator_finds_in_the_config_comes_out_as_it_is(ray: Any, tmp_path: Path) -> None:
     config = tiny(tmp_path)
-    config["main"]["policy"] = {"type": "ppo"}
+    config["main"]["policy"] = {"type": "bc"}
 
-    with pytest.raises(ValueError, match=r"^main\.policy must be one that learns from replay, such as .*, got 'ppo'$"):
+    with pytest.raises(ValueError, match=r"^main\.policy must be one of a2c, .* got 'bc'$"):
         run_on_ray(config)
 
 

@@ -7,30 +7,35 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lightning_ding import nested
-from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint
+from lightning_ding.di_engine import parallel_forms
 from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
-from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.transport import Message, Refusal, Role
-from lightning_ding.utils.foreign import foreign
+from lightning_ding.distributed.transport import Refusal, Role
+
+if TYPE_CHECKING:
+    from lightning_ding.distributed.coordinator.coordinator import Coordinator
 
 logger = logging.getLogger(__name__)
 
-MAX_TASKS = 1000  # concurrent collecting tasks that messages may request
 
+class DirectCalls:
+    """Takes data, gives batches and ends tasks, for callers in the process of the coordinator.
 
-class DirectCalls(CollectorEndpoint, LearnerEndpoint):
-    """Takes data, gives batches and ends tasks, for callers in the process of the coordinator."""
+    Args:
+        coordinator: The coordinator, whose methods these become.
+    """
 
-    def __init__(self, run: RunState) -> None:
-        super().__init__(run)
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.run = coordinator.run
+        self.scheduler = coordinator.scheduler
+        self._coordinator = coordinator
         self._pushing = threading.Lock()
 
     def info(self, text: str) -> None:
@@ -64,20 +69,20 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
                 self.error(f"the data {data_id!r} are dropped, because there is no {unknown}")
                 return
             sender = Sender(str(task.run_id), task.slot, task.run_number)
-            policy_version = self.run.policy_version(buffer_id)
+            newest = self.run.newest(buffer_id)
         with self._pushing:
             number = replay.counts.next_seq.get(sender.run_id, 0)
-            rows = foreign("parallel_forms").rows_for_buffer(data, policy_version, number)
+            rows = parallel_forms.rows_for_buffer(data, newest.policy_version, number)
             about = {"env_step": nested.length(rows), "returns": [], "lengths": [], "dropped_episodes": []}
             handle = self.run.store.put("data", rows)
             message = (sender, number, handle, {**about, "wait_time": 0.0})
             try:
                 with self.run.held(handle):
-                    replay.accept(*message, policy_version, forced=True)
+                    replay.accept(*message, newest, forced=True)
             except Refusal as refusal:
                 raise ValueError(refusal.reason) from refusal
         with self.run.lock:
-            self._note_data(task, is_progress=True)
+            self._coordinator._note_data(task, is_progress=True)
         self.run.commit()
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
@@ -136,12 +141,12 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
         if replay is None:
             return None
         with self.run.lock:
-            policy_version = self.run.policy_version(buffer_id)
+            newest = self.run.newest(buffer_id)
         options = self.run.settings.sample_options
-        batch = replay.draw(batch_size, 1, cur_learner_iter, options, policy_version)
+        batch = replay.draw(batch_size, 1, cur_learner_iter, options, newest)
         if batch is None:
             return None
-        rows: list[dict[str, Any]] = foreign("parallel_forms").transitions_of(batch)
+        rows: list[dict[str, Any]] = parallel_forms.transitions_of(batch)
         return rows
 
     def deal_with_learner_send_info(self, task_id: str, buffer_id: str, info: Mapping[str, Any]) -> None:
@@ -198,26 +203,11 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
 
     def deal_with_increase_collector(self) -> None:
         """Allow one more concurrent collecting task."""
-        self._change_space(1)
+        self._coordinator._change_space(1)
 
     def deal_with_decrease_collector(self) -> None:
         """Allow one fewer concurrent collecting task, and close the surplus."""
-        self._change_space(-1)
-
-    def _change_space(self, amount: int) -> Message:
-        return self._set_space(lambda space: space + amount)
-
-    def _set_space(self, wanted: Callable[[int], int]) -> Message:
-        """Allow so many concurrent collecting tasks as a function of their present number returns."""
-        with self.run.lock:
-            space = self.scheduler.commander.collector_task_space.size
-            amount = wanted(space) - space
-            if amount > 0 and space + amount > MAX_TASKS:
-                raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
-            space = self.scheduler.change_space(amount)
-            self.run.changed()
-        self.run.commit()
-        return {"collector_task_space": space}
+        self._coordinator._change_space(-1)
 
     # ------------------------------------------------------------------ helpers
 

@@ -1,0 +1,256 @@
+"""The settings of a buffer, or of rollouts, and which policies a distributed run can train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lightning_ding.config import require, to_dict
+from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
+from lightning_ding.distributed.coordinator.rollouts import RolloutSettings
+from lightning_ding.envs import make_vector_env
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES
+from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.utils.modes import IS_FIRST, STATE
+from lightning_ding.worker import get_buffer_cls, get_serial_collector_cls
+from lightning_ding.worker.buffer.base import check_samples
+from lightning_ding.worker.config import ReplayBufferConfig
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Settings for filling and reading a buffer or rollouts, from the configs of the run and the policy."""
+
+    config: ParallelConfig
+    buffer: dict[str, Any]
+    """The buffer's section of the policy's config; empty for rollouts."""
+    warm_up: int
+    """Transitions that are collected before the first round."""
+    random: int
+    """Transitions that are collected with random actions."""
+    batch_size: int
+    round_size: int
+    """Transitions or sequences of a round: all its minibatches together."""
+    samples_per_insert: float
+    envs: int
+    """Number of env ids of each collector."""
+    sample_options: dict[str, Any]
+    """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
+    in_sequences: bool
+    """Whether the policy learns from sequences."""
+    columns: tuple[str, ...]
+    """Columns that each block needs in addition to those of all transitions."""
+    rollout: RolloutSettings | None = None
+    """Settings of rollouts, for a policy that learns from those of its newest weights; None for a replay buffer."""
+
+    @classmethod
+    def of(cls, config: ParallelConfig) -> ReplaySettings:
+        """Return the settings of a run.
+
+        Raises:
+            ValueError: If a distributed run cannot train the policy, or its buffer does not fit it or a distributed
+                run.
+        """
+        check_policy(config.main.policy)
+        name, policy = str(config.main.policy["type"]), create_policy(config.main.policy, enable_field=["command"])
+        if policy.on_policy:
+            return cls._of_rollouts(config, policy)
+        check_unused(config.system.coordinator, ("rollout_share", "late_transitions"), "which learns from replay", name)
+        has_rewards = config.main.norm_reward
+        require(not has_rewards, "main.norm_reward", f"False with {name!r}, which learns from replay", has_rewards)
+        players = 2 if config.system.collector.type == "marine" else 1
+        has_memory = policy.has_memory
+        require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
+        keeps_noise = players == 2 and policy.keeps_noise
+        require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
+        buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
+        check_buffer(buffer, policy.priority, in_sequences)
+        try:
+            options = policy.sample_options
+        except NotImplementedError:  # there is no discount factor
+            options = {"n_step": 1, "discount_factor": 1.0}
+        if get_buffer_cls(buffer).needs_env:
+            check_env(config, buffer.type, options.get("n_step", 1))
+        coordinator, batch_size = config.system.coordinator, policy.batch_size
+        size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
+        require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
+        random, round_size = policy.random_collect_size, policy.update_per_collect
+        round_size *= batch_size
+        return cls(
+            config=config,
+            buffer=to_dict(buffer),
+            warm_up=max(batch_size, random),
+            random=random,
+            batch_size=batch_size,
+            round_size=round_size,
+            samples_per_insert=coordinator.samples_per_insert or round_size / cast(int, policy.n_sample),
+            envs=config.main.env.collector_env_num * players,
+            sample_options=options,
+            in_sequences=in_sequences,
+            columns=(STATE, IS_FIRST) if policy.stores_memory else (),
+        )
+
+    @classmethod
+    def _of_rollouts(cls, config: ParallelConfig, policy: Any) -> ReplaySettings:
+        """Return the settings of a run whose policy learns from rollouts of its newest weights."""
+        check_rollouts(config)
+        coordinator, (size, in_episodes) = config.system.coordinator, rollout_size(policy)
+        uses_late = coordinator.late_transitions == "use"
+        return cls(
+            config=config,
+            buffer={},
+            warm_up=0,
+            random=0,
+            batch_size=1,
+            round_size=size,
+            samples_per_insert=1.0,
+            envs=config.main.env.collector_env_num,
+            sample_options={},
+            in_sequences=False,
+            columns=(STATE, IS_FIRST) if policy.stores_memory else (),
+            rollout=RolloutSettings(size, in_episodes, coordinator.rollout_share, uses_late),
+        )
+
+    def make_env(self) -> Any:
+        """Return a vector env with one env for collecting, which is not stepped."""
+        env = self.config.main.env
+        env_id, kwargs, wrappers = env.collecting
+        return make_vector_env(env_id, 1, "sync", None, wrappers, kwargs, import_names=env.import_names)
+
+
+def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
+    """Check that a run can use a buffer that needs an env.
+
+    Args:
+        config: Config of the run.
+        kind: Type of the buffer.
+        n_step: Steps of the returns that the policy learns from, >= 1.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    mode, collector = config.main.env.mode, config.system.collector.type
+    needed = f"with other.replay_buffer.type {kind!r}"
+    require(collector == "zergling", "system.collector.type", f'"zergling" {needed}', collector)
+    require(MODES[mode].has_separate_envs, "main.env.mode", f"one of {SEPARATE_MODES} {needed}", mode)
+    require(n_step == 1, "nstep", f"1 {needed}: rewards of several steps have no new goal", n_step)
+
+
+def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool, in_sequences: bool = False) -> None:
+    """Check that a buffer can be used in a distributed run.
+
+    Args:
+        cfg: Config of the buffer.
+        priority: Whether the policy computes priorities.
+        in_sequences: Whether the policy learns from sequences.
+
+    Raises:
+        ValueError: If the buffer cannot be used.
+    """
+    check_samples(cfg, in_sequences, priority)
+    path, config = "other.replay_buffer", get_buffer_cls(cfg).resolve_config(cfg)
+    instead = "left at its default: use coordinator.samples_per_insert and tolerance in a distributed run"
+    limits = getattr(config, "thruput_controller", None)  # the advanced buffer has them
+    require(limits is None or not limits.is_active, f"{path}.thruput_controller", instead, limits)
+    tracks = config.enable_track_used_data
+    require(not tracks, f"{path}.enable_track_used_data", "False in a distributed run", tracks)
+
+
+OF_REPLAY = ("samples_per_insert", "tolerance", "max_policy_lag", "on_policy_lag")
+"""Settings of ``system.coordinator`` that are for replay buffers only."""
+
+
+def check_rollouts(config: ParallelConfig) -> None:
+    """Check that a run can collect rollouts of the newest weights.
+
+    Raises:
+        ValueError: If a setting has no effect, or cannot be used, with a policy that learns from rollouts.
+    """
+    name, system = str(config.main.policy["type"]), config.system
+    check_unused(system.coordinator, OF_REPLAY, "which learns from rollouts of its newest weights", name)
+    kind, learner, collector = system.collector.type, system.learner, system.collector
+    why = f"with {name!r}, which learns from rollouts of its newest weights"
+    require(kind == "zergling", "system.collector.type", f'"zergling" {why}', kind)
+    require(learner.send_policy_freq == 1, "system.learner.send_policy_freq", f"1 {why}", learner.send_policy_freq)
+    require(not learner.multi_gpu, "system.learner.multi_gpu", f"False {why}", learner.multi_gpu)
+    pause = collector.update_policy_second
+    require(pause == 0, "system.collector.update_policy_second", f"0 {why}", pause)
+
+
+def check_unused(coordinator: CoordinatorConfig, names: tuple[str, ...], why: str, policy: str) -> None:
+    """Check that settings of the coordinator without effect have their defaults.
+
+    Raises:
+        ValueError: If one has not.
+    """
+    defaults = CoordinatorConfig()
+    for name in names:
+        value, default = getattr(coordinator, name), getattr(defaults, name)
+        require(value == default, f"system.coordinator.{name}", f"{default!r} with {policy!r}, {why}", value)
+
+
+def rollout_size(policy: Any) -> tuple[int, bool]:
+    """Return the size of a rollout of a policy, and whether it counts whole episodes instead of transitions."""
+    in_episodes = get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes
+    amount = policy.n_episode if in_episodes else policy.n_sample
+    wanted, kind = "n_episode" if in_episodes else "n_sample", policy.config.collect.collector.type
+    require(amount is not None, f"main.policy.collect.{wanted}", f"set with the collector {kind!r}", amount)
+    return int(amount), in_episodes
+
+
+NAME = "main.policy"
+TAKEN = ("optional", "refused")
+"""Values of a policy's ``demonstrations`` with which it learns without any."""
+
+
+def check_policy(policy: Mapping[str, Any]) -> None:
+    """Check that a distributed run can train a policy.
+
+    Args:
+        policy: ``type`` and config of the policy.
+
+    Raises:
+        ValueError: If it cannot; the message names those that it can train, or what to do instead.
+    """
+    found, kind = get_policy_cls(policy), str(policy["type"])
+    these = f"one of {', '.join(known_policies())} in a distributed run (`lightning-ding fit` trains this one on "
+    require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
+    require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
+    require(not _imagines(found), NAME, f"{these}a model of the env, which a replay buffer next to it trains)", kind)
+    made = create_policy(policy, enable_field=["command"])
+    if found.on_policy:
+        rollout_size(made)
+    else:
+        counted = "None in a distributed run that learns from replay, which counts transitions"
+        require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
+        require(made.n_sample is not None, NAME, "one that collects", kind)
+        allowed = "None in a distributed run, unless the policy learns from rollouts"
+        model = made.config.reward_model.type
+        require(model is None, f"{NAME}.reward_model.type", allowed, model)
+
+
+def known_policies() -> list[str]:
+    """Return the names of the registered policies that a distributed run can train, sorted.
+
+    Example:
+        >>> {"dqn", "impala", "ppo", "sac"} <= set(known_policies())
+        True
+        >>> {"bc", "cql", "dqfd"} & set(known_policies())
+        set()
+    """
+    kinds = {name: one for name, one in _classes().items() if one.trains_on == "envs"}
+    return sorted(name for name, one in kinds.items() if _demonstrations(one) in TAKEN and not _imagines(one))
+
+
+def _imagines(found: Any) -> bool:
+    return bool(getattr(found, "imagines", False))
+
+
+def _demonstrations(found: Any) -> str:
+    return str(getattr(found, "demonstrations", "optional"))
+
+
+def _classes() -> dict[str, Any]:
+    return {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}

@@ -1,0 +1,91 @@
+"""A config file of ``lightning-ding fit`` as the config of a distributed run.
+
+Both train the same policy, with the same settings, in the same envs. The envs are divided among the collectors, which
+``system.collector.num`` counts; a section ``system`` in the file or ``--set`` may set that and everything else there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_ding.config import require
+from lightning_ding.distributed.config import ParallelCollectorConfig, resolve_policy
+
+SECTIONS = frozenset({"policy", "seed_everything", "trainer", "model", "data", "ckpt_path", "system"})
+"""Keys of a file of ``fit``; ``system`` is only read here."""
+MAIN = ("seed", "max_env_step", "max_train_iter", "norm_obs", "norm_reward", "monitor")
+ENV = (
+    *("env_id", "env_kwargs", "mode", "wrappers", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"),
+    *("import_names", "info_keys", "evaluator_env_num", "n_evaluator_episode", "stop_value"),
+)
+LEARNER = ("rounds_per_epoch", "eval_every", "checkpoint_every")
+"""Arguments of the datamodule by the section that has them here."""
+NUM_ENVS = 8  # of a datamodule, unless the file says otherwise
+
+
+def is_of_fit(content: Mapping[str, Any]) -> bool:
+    """Return whether a config file is one of ``fit``.
+
+    Example:
+        >>> is_of_fit({"policy": "ppo", "data": {"env_id": "CartPole-v1"}}), is_of_fit({"main": {}})
+        (True, False)
+    """
+    return "main" not in content and not content.keys().isdisjoint(SECTIONS - {"system"})
+
+
+def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of the distributed run that trains as ``fit`` would with a file.
+
+    The run's folder is ``parallel`` in the folder of the file's logger, or ``main.exp_name``'s default. The learner
+    evaluates, and logs to TensorBoard in that folder.
+
+    Args:
+        content: Content of the file.
+        system: Settings of the section ``system``, from the file and the command line.
+
+    Raises:
+        ValueError: If a key has no meaning in a distributed run, or the policy is unknown or wrong.
+        TypeError: If a value of the policy's config has the wrong type.
+        KeyError: If the policy is not registered.
+    """
+    unknown = sorted(content.keys() - SECTIONS)
+    require(not unknown, "the config file", f"one with the keys {', '.join(sorted(SECTIONS))}", unknown)
+    path = content.get("ckpt_path")
+    require(path is None, "ckpt_path", "left out: --resume continues a distributed run", path)
+    name, trainer = content.get("policy"), dict(content.get("trainer") or {})
+    require(isinstance(name, str), "policy", "the name of a registered policy in a distributed run", name)
+    policy = {"type": name, **(_arguments(content.get("model")).get("cfg") or {})}
+    data = {key: value for key, value in _arguments(content.get("data")).items() if value is not None}
+    evaluator, num_envs = resolve_policy(policy).eval.evaluator, int(data.pop("num_envs", NUM_ENVS))
+    others = sorted(data.keys() - {*MAIN, *ENV, *LEARNER})
+    given = {key: data[key] for key in others}
+    require(not given, f"data.{others[0] if others else ''}", "left out in a distributed run", given)
+    main, env, learner = ({key: data[key] for key in names if key in data} for names in (MAIN, ENV, LEARNER))
+    seed = content.get("seed_everything")
+    main = {"seed": seed if isinstance(seed, int) and not isinstance(seed, bool) else 0, "policy": policy, **main}
+    episodes = env.setdefault("n_evaluator_episode", evaluator.n_episode)
+    env.setdefault("evaluator_env_num", min(episodes, num_envs))
+    number = system.get("collector", {}).get("num", ParallelCollectorConfig().num)
+    env["collector_env_num"] = math.ceil(num_envs / (number if isinstance(number, int) else 1))
+    folder = _folder(trainer.pop("logger", None))
+    return {
+        "main": {**({} if folder is None else {"exp_name": folder}), **main, "env": env},
+        "system": {
+            "learner": {**learner, "trainer": {"accelerator": "cpu", **trainer}},
+            "coordinator": {"commander": {"eval_interval": None}},
+        },
+    }
+
+
+def _arguments(section: Any) -> dict[str, Any]:
+    """Return the arguments in a section, with or without the class."""
+    found = dict(section or {})
+    return dict(found.get("init_args") or {}) if "class_path" in found else found
+
+
+def _folder(logger: Any) -> str | None:
+    """Return the folder of a run whose file has a logger; None for no logger with a folder."""
+    about = _arguments(logger) if isinstance(logger, Mapping) else {}
+    return None if "save_dir" not in about else "/".join([about["save_dir"], about.get("name", "run"), "parallel"])
