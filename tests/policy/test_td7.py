@@ -63,7 +63,9 @@ def test_the_network_equals_a_loop_over_items_and_critics() -> None:
     obs, action = torch.randn(3, 3), torch.randn(3, 2)
     for parameter in model.embedding.parameters():
         parameter.data.mul_(2)  # the actor and the critics see the fixed one
-    states, values, actions = [], [], []
+    states: list[Tensor] = []
+    values: list[list[Tensor]] = []
+    actions: list[Tensor] = []
     for row in range(3):
         state = norm(chain(linear_layers(model.fixed_embedding.state), obs[row], F.elu))
         joint = chain(linear_layers(model.fixed_embedding.state_action), torch.cat([state, action[row]]), F.elu)
