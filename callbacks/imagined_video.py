@@ -66,7 +66,7 @@ class ImaginedVideo(Callback):
         from lightning_ding.worker.evaluator.rendering import LoggerMedia, check_takes_videos
 
         predicts = hasattr(pl_module, "predict_open_loop")
-        require(predicts, "policy", "one with a world model, such as dreamerv3", type(pl_module).__name__)
+        require(predicts, "policy", "one with a world model (predict_open_loop)", type(pl_module).__name__)
         check_takes_videos(LoggerMedia(trainer.loggers))
 
     @override

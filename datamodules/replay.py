@@ -262,7 +262,8 @@ class ReplayDataModule(CollectingDataModule):
         """Warn that most of what the policy computes is padding, because sequences are longer than episodes."""
         self._has_warned = True
         length = self._policy.sample_options.get("sequence")
-        name = "unroll_len" if hasattr(self._policy.config, "unroll_len") else "learn_unroll_len"
+        options = ("unroll_len", "learn_unroll_len", "horizon")
+        name = next((one for one in options if hasattr(self._policy.config, one)), options[0])
         logger.warning(
             "%.0f %% of the steps in minibatches are padding, because most episodes are shorter than a sequence "
             "(%s steps): set %s to about the length of an episode, so that updates cost less and the loss, which is "

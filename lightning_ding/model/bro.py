@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import ObsShape
+from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.qac import ContinuousQAC, EncoderAndHead, hidden_sizes
 from lightning_ding.model.residual import make_layers
 from lightning_ding.registry import MODEL_REGISTRY
 
-FIRST_SHIFT = 0.01  # factor of the initial weights of the explorer's last layer; scale_means of the authors' code
+FIRST_SHIFT = 0.01  # size of the orthogonal initial weights of the explorer's last layer, as in the authors' code
 
 
 @MODEL_REGISTRY.register("optimistic_qac")
@@ -35,6 +36,7 @@ class OptimisticQAC(ContinuousQAC):
         actor_hidden_size_list: Width of each of their hidden layers, in place of the two above; None for those.
         actor_layers: Options of :class:`LayersConfig` for both; None for plain layers.
         activation: Activation of all hidden layers.
+        layer_norm: Apply layer normalisation in plain layers, before the activation of each hidden one.
         kwargs: Further arguments of :class:`ContinuousQAC`.
 
     Raises:
@@ -58,6 +60,7 @@ class OptimisticQAC(ContinuousQAC):
         actor_hidden_size_list: Sequence[int] | None = None,
         actor_layers: Mapping[str, Any] | None = None,
         activation: str = "relu",
+        layer_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         kind = (actor_layers or {}).get("type", "mlp")
@@ -70,14 +73,20 @@ class OptimisticQAC(ContinuousQAC):
             actor_hidden_size_list=actor_hidden_size_list,
             actor_layers=actor_layers,
             activation=activation,
+            layer_norm=layer_norm,
             **kwargs,
         )
         hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)
         sizes = [self.critic.encoder.output_size + action_shape, *hidden, action_shape]
-        head = make_layers(self._layers["actor"], 1, sizes, activation)
-        with torch.no_grad():
-            for parameter in head.output_parameters():
-                parameter.mul_(FIRST_SHIFT)
+        layers = self._layers["actor"]
+        head = (
+            EnsembleMLP(1, sizes, activation, layer_norm)
+            if layers.is_plain
+            else make_layers(layers, 1, sizes, activation)
+        )
+        weight, bias = head.output_parameters()
+        nn.init.orthogonal_(weight.data[0], FIRST_SHIFT)
+        nn.init.zeros_(bias)
         self.explorer = EncoderAndHead(None, head)
 
     def compute_explorer(self, obs: Any, mu: Tensor) -> Tensor:

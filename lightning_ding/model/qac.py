@@ -151,7 +151,7 @@ class ContinuousQAC(nn.Module):
         number = 1 + twin_critic if ensemble_num is None else ensemble_num
         self.values = critic_values(num_quantiles, n_atom, v_min, v_max)
         self.action_space = action_space
-        self.choices, self.action_size = _action_sizes(obs_shape, action_shape, action_space)
+        self.choices, self.action_size = action_sizes(obs_shape, action_shape, action_space)
         actor_hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)
         critic_hidden = hidden_sizes("critic", critic_head_hidden_size, critic_head_layer_num, critic_hidden_size_list)
         renorm = (renorm_momentum, renorm_warmup) if batch_renorm else None
@@ -353,12 +353,18 @@ def _state_value(
     return EncoderAndHead(make_encoder(), head)
 
 
-def _action_sizes(obs_shape: ObsShape, action_shape: int | Mapping[str, int], action_space: str) -> tuple[int, int]:
-    """Return the number of choices, 0 without, and the number of dimensions of a continuous action."""
+def action_sizes(obs_shape: ObsShape, action_shape: int | Mapping[str, int], action_space: str) -> tuple[int, int]:
+    """Return the number of choices, 0 without, and the number of dimensions of a continuous action.
+
+    Raises:
+        ValueError: If a network without choices is given the shape or the mask of choices.
+    """
     is_hybrid = action_space == "hybrid"
     is_masked = not is_hybrid and isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
     require(not is_masked, "obs_shape", "without action_mask for actions without a choice", obs_shape)
     if not is_hybrid:
+        allowed = "a number of dimensions for actions without a choice"
+        require(not isinstance(action_shape, Mapping), "action_shape", allowed, action_shape)
         return 0, cast(int, action_shape)
     shapes = cast("Mapping[str, int]", action_shape)
     return shapes["action_type_shape"], shapes["action_args_shape"]

@@ -182,13 +182,14 @@ class EnsembleLayerNorm(nn.Module):
 
     def __init__(self, ensemble_size: int, size: int) -> None:
         super().__init__()
+        self.size = (size,)
         self.scale = nn.Parameter(torch.ones(ensemble_size, 1, size))
         self.shift = nn.Parameter(torch.zeros(ensemble_size, 1, size))
 
     def forward(self, x: Tensor, members: int | Tensor | None = None) -> Tensor:
         """Return normalised features of the chosen members, shape (E, B, size)."""
         scale, shift = select_members([self.scale, self.shift], members)
-        return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)
+        return torch.addcmul(shift, F.layer_norm(x, self.size), scale)
 
 
 class NormalisedEnsemble(nn.Module):

@@ -21,7 +21,7 @@ from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import full_precision
 from lightning_ding.model.mlp import MLP
-from lightning_ding.model.qac import hidden_sizes
+from lightning_ding.model.qac import action_sizes, hidden_sizes
 from lightning_ding.model.residual import EnsembleLinear
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -177,7 +177,7 @@ class SALEQAC(nn.Module):
         encoder_kwargs: Further keyword arguments of the encoders. If it is not empty, vectors get an encoder too.
 
     Raises:
-        ValueError: If a size is out of its range.
+        ValueError: If a size is out of its range, or the action is hybrid or has a mask.
 
     Example:
         >>> model = SALEQAC(obs_shape=3, action_shape=1)
@@ -210,6 +210,7 @@ class SALEQAC(nn.Module):
         super().__init__()
         for name, size in {"embedding_size": embedding_size, "embedding_hidden_size": embedding_hidden_size}.items():
             require(size >= 1, name, ">= 1", size)
+        action_sizes(obs_shape, action_shape, "regression")  # raises for a choice
         options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         make_encoder = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
         actor_hidden = hidden_sizes("actor", actor_head_hidden_size, actor_head_layer_num, actor_hidden_size_list)

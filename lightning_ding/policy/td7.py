@@ -195,7 +195,8 @@ class TD7Policy(DDPGPolicy):
         super()._update_target(part)
         if (self.progress.train_iter + 1) % (self._target_update.freq or self._target_update.default_freq) == 0:
             copy_parameters(self.model.embedding, self.model.fixed_embedding)
-            self.value_range[1] = self.value_range[0]
+            found = self.value_range[0]
+            self.value_range[1] = torch.where(found.isfinite(), found, self.value_range[1])  # not before the first one
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered network of an actor, critics and embeddings."""

@@ -16,7 +16,8 @@ Where this differs: every evaluation draws the same random numbers, equal in all
 that it is repeatable and does not disturb the run. Sequences end with their episode, and their missing steps count as
 0. The scale of values that the prior's loss divides by is that before the update, and its smallest value, 1, applies to
 the average. Dropout leaves out units of both hidden layers of the critics. Both optimizers have one epsilon. There are
-no additional updates after the random steps. One task is learned.
+no additional updates after the random steps. Plans whose value is NaN are the worst ones, not those of value 0. One
+task is learned.
 
 Shapes: T steps of a sequence (``horizon``), L = T + 1 latent states, B sequences or envs, A dimensions of an action, Z
 size of a latent state, E critics, K candidates, P of them from the prior, I iterations, S = T A.

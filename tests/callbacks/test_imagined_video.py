@@ -127,7 +127,9 @@ def test_a_run_writes_videos_and_learns_the_same(tmp_path: Path) -> None:
 
 def test_policies_without_a_world_model_and_observations_without_images_are_refused(tmp_path: Path) -> None:
     trainer = Trainer(accelerator="cpu", callbacks=[ImaginedVideo()], logger=CSVLogger(tmp_path))
-    with pytest.raises(ValueError, match="policy must be one with a world model, such as dreamerv3, got 'DQNPolicy'"):
+    with pytest.raises(
+        ValueError, match=r"policy must be one with a world model \(predict_open_loop\), got 'DQNPolicy'"
+    ):
         trainer.fit(DQNPolicy({}), ReplayDataModule("CartPole-v1", num_envs=1, max_env_step=8))
     with pytest.raises(ValueError, match="observations must be images, or a dict with images"):
         fit(tmp_path, [ImaginedVideo(every=1)], env="CartPole-v1")

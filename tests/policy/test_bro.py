@@ -25,6 +25,7 @@ SHIFT = 0.3
 ACTION = math.tanh(0.5)
 LOG_PROB = -0.125 - 0.5 * math.log(2 * math.pi) - math.log(1 - ACTION**2)
 SMALL: dict[str, Any] = {"actor_head_hidden_size": 8, "critic_head_hidden_size": 8, "num_quantiles": 3}
+HYBRID = {"obs_shape": 3, "action_shape": {"action_type_shape": 2, "action_args_shape": 1}}
 
 
 class TinyBRO(TinyActor):
@@ -107,7 +108,7 @@ def test_the_divergence_is_that_of_the_explorer_without_its_smaller_deviation() 
             parameter.add_(0.1)
     obs = torch.randn(7, 3)
     batch: Any = {"obs": obs, "explorer_noise": torch.randn(7, 2)}
-    _, report = policy.explorer_loss(batch)
+    loss, report = policy.explorer_loss(batch)
     output = policy.model.compute_actor(obs)
     mu, sigma = policy.model.compute_explorer(obs, output["mu"]), output["log_sigma"].exp()
     expected = [
@@ -116,7 +117,12 @@ def test_the_divergence_is_that_of_the_explorer_without_its_smaller_deviation() 
         ).sum()
         for row in range(7)
     ]
-    assert report["kl"].item() == pytest.approx(sum(map(float, expected)) / 7 / 2, rel=1e-4)
+    kl = sum(one.item() for one in expected) / 7
+    assert report["kl"].item() == pytest.approx(kl / 2, rel=1e-4)
+    action = (mu + 0.75 * sigma * batch["explorer_noise"]).tanh()
+    quantile = policy.model.compute_critic(obs, action)["quantile"]
+    bound = (quantile.mean(0) + (quantile[0] - quantile[1]).abs() / 2).mean()
+    assert loss.item() == pytest.approx(0.25 * kl - bound.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize(("kl", "grows"), [(0.02, "optimism"), (0.5, "kl_weight")])
@@ -156,6 +162,20 @@ def test_the_explorer_begins_near_the_actor() -> None:
     mu = policy.model.compute_actor(obs)["mu"]
     shift = (policy.model.compute_explorer(obs, mu) - mu).abs().max()
     assert 0 < shift < 0.1
+    last = policy.model.explorer.head.output
+    assert_close(last.weight[0].T @ last.weight[0], 1e-4 * torch.eye(2))
+    assert not last.bias.any()
+
+
+def test_the_layers_of_the_explorer_are_normalised_as_the_actors_are() -> None:
+    plain = {"actor_layers": {"type": "mlp"}, "critic_layers": {"type": "mlp"}}
+    scales = []
+    for layer_norm in (False, True):
+        model = make_network_policy(model={**plain, "layer_norm": layer_norm}).model
+        scales.append(len(model.explorer.head.scales))
+        mu = model.compute_actor(torch.zeros(4, 3))["mu"]
+        assert 0 < (model.compute_explorer(torch.zeros(4, 3), mu) - mu).abs().max() < 0.1
+    assert scales == [0, 2]
 
 
 def test_an_update_moves_all_parts_and_only_weights_of_networks_decay() -> None:
@@ -184,6 +204,12 @@ def test_a_reset_renews_the_weights_and_both_actors() -> None:
     assert (policy.model.explorer.head.output.weight - explorer).abs().max() > 1e-3
 
 
+def test_a_network_that_is_passed_needs_a_config_without_resets() -> None:
+    allowed = r"learn.reset_freq and learn.reset_at must be None and \[\] with a network that is passed as model"
+    with pytest.raises(ValueError, match=allowed):
+        BROPolicy({"model": {"action_low": [-1.0], "action_high": [1.0]}}, model=TinyBRO(ONLINE))
+
+
 def test_the_target_entropy_is_minus_half_the_dimensions() -> None:
     assert make_network_policy()._target_entropy({}) == -1.0
     assert make_network_policy(learn={"target_entropy": -3.0})._target_entropy({}) == -3.0
@@ -200,6 +226,7 @@ def test_learned_weights_are_part_of_the_learning_state() -> None:
     ("cfg", "message"),
     [
         ({"model": {"ensemble_num": 0}}, "model.ensemble_num must be >= 1, got 0"),
+        ({"model": HYBRID}, "action_shape must be a number of dimensions for actions without a choice"),
         ({"model": {"num_quantiles": 0}}, "model.num_quantiles must be >= 1, got 0"),
         ({"model": {"actor_layers": {"type": "simba_v2"}}}, "model.actor_layers.type must be mlp, simba or bronet"),
         ({"learn": {"kappa": 0.0}}, "learn.kappa must be > 0, got 0.0"),

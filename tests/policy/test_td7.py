@@ -28,6 +28,8 @@ SMALL: dict[str, Any] = {
     "critic_head_hidden_size": 7,
 }
 
+HYBRID = {"obs_shape": 3, "action_shape": {"action_type_shape": 2, "action_args_shape": 1}}
+
 
 def make_policy(**changes: Any) -> TD7Policy:
     torch.manual_seed(0)
@@ -61,7 +63,9 @@ def test_the_network_equals_a_loop_over_items_and_critics() -> None:
     obs, action = torch.randn(3, 3), torch.randn(3, 2)
     for parameter in model.embedding.parameters():
         parameter.data.mul_(2)  # the actor and the critics see the fixed one
-    states, values, actions = [], [], []
+    states: list[Tensor] = []
+    values: list[list[Tensor]] = []
+    actions: list[Tensor] = []
     for row in range(3):
         state = norm(chain(linear_layers(model.fixed_embedding.state), obs[row], F.elu))
         joint = chain(linear_layers(model.fixed_embedding.state_action), torch.cat([state, action[row]]), F.elu)
@@ -83,8 +87,10 @@ def test_the_network_equals_a_loop_over_items_and_critics() -> None:
 
 def test_the_embedding_of_a_state_and_an_action_predicts_that_of_the_next_state() -> None:
     policy, batch = make_policy(), rows()
-    loss, report = policy.embedding_loss(policy.prepare(batch))
     embedding = policy.model.embedding
+    for parameter in embedding.parameters():
+        parameter.data.mul_(1.5)  # both sides of the error are embeddings by the trained one
+    loss, report = policy.embedding_loss(policy.prepare(batch))
     errors = []
     for row in range(8):
         state, next_state = (embedding.of_state(batch[name][row][None]) for name in ("obs", "next_obs"))
@@ -146,6 +152,16 @@ def test_a_loss_that_is_not_finite_leaves_the_range(tmp_path: Path, monkeypatch:
     reward[0] = math.nan
     policy.learn_mode.forward(rows(reward=reward))
     assert torch.equal(policy.value_range, before)
+
+
+def test_a_copy_before_the_first_finite_loss_leaves_the_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = make_policy(on_non_finite="skip_update", learn={"target_update_freq": 1})
+    policy.learn_mode.forward(rows(reward=torch.full((8,), math.nan)))
+    assert policy.value_range[1].tolist() == [0.0, 0.0]
+    reward = torch.arange(8.0)
+    policy.learn_mode.forward(rows(reward=reward))
+    assert policy.value_range.tolist() == [[0.0, 7.0], [0.0, 7.0]]
 
 
 def weights_of(module: torch.nn.Module) -> Tensor:
@@ -210,6 +226,27 @@ def test_hybrid_actions_are_refused() -> None:
         TD7Policy().build(numbers, hybrid)
 
 
+def test_a_mask_of_actions_is_refused() -> None:
+    masked = gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(2), "x": gym.spaces.Box(-1.0, 1.0, (3,))})
+    with pytest.raises(ValueError, match="obs_shape must be without action_mask for actions without a choice"):
+        TD7Policy().build(masked, gym.spaces.Box(-1.0, 1.0, (2,), np.float32))
+
+
+def test_a_reset_renews_the_range_and_the_fixed_embeddings() -> None:
+    policy = make_policy(learn={"target_update_freq": 1, "reset_at": [2]})
+    first = weights_of(policy.model.embedding)
+    policy.learn_mode.forward(rows())
+    policy.learn_mode.forward(rows())
+    assert policy.value_range.tolist() == [[math.inf, -math.inf], [0.0, 0.0]]
+    fresh = weights_of(policy.model.embedding)
+    assert (fresh - first).abs().max() > 0.1
+    for network in (policy.model, policy.target_model):
+        assert torch.equal(weights_of(network.fixed_embedding), fresh)
+    assert not any(optimizer.state for optimizer in policy.updater.optimizers)
+    policy.learn_mode.forward(rows(reward=torch.arange(8.0)))
+    assert policy.value_range.tolist() == [[0.0, 7.0], [0.0, 7.0]]
+
+
 def test_the_range_is_part_of_the_learning_state() -> None:
     policy, other = make_policy(), make_policy()
     policy.learn_mode.forward(rows())
@@ -229,6 +266,7 @@ def test_the_last_layers_begin_within_their_bound() -> None:
         ({"model": {"ensemble_num": 0}}, "model.ensemble_num must be >= 1, got 0"),
         ({"model": {"embedding_size": 0}}, "model.embedding_size must be >= 1, got 0"),
         ({"model": {"embedding_hidden_size": 0}}, "model.embedding_hidden_size must be >= 1, got 0"),
+        ({"model": HYBRID}, "action_shape must be a number of dimensions for actions without a choice"),
         ({"model": {"share_encoder": True}}, "model.share_encoder must be False for td7, got True"),
         ({"model": {"actor_layers": {"type": "simba"}}}, "model.actor_layers must be left at its default for td7"),
         ({"model": {"critic_layers": {"norm": "layer"}}}, "model.critic_layers must be left at its default for td7"),

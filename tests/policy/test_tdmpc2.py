@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.testing import assert_close
 
+from lightning_ding import rl
 from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule, replay
 from lightning_ding.model.tdmpc2 import TDMPC2, SimNorm
 from lightning_ding.policy import TDMPC2Policy
 from lightning_ding.worker import create_buffer
 from tests.algorithms.table import TDMPC2 as TINY
+from tests.conftest import MakeTrainer
+from tests.toys.bandits import TargetEnv
 
 Config = dict[str, Any]
 T, B, A = 3, 2, 2
@@ -160,15 +165,28 @@ class TestLosses:
         batch["latent"] = policy.loss(batch)[1]["latent"]
         loss, report = policy.actor_loss(batch)
         network, total, pair = policy.model, 0.0, batch["critics"][1, 0].tolist()
+        first = list[float]()
         for row in range(T + 1):
             for column in range(B):
                 latent = batch["latent"][row, column][None]
                 action, log_prob = network.prior(latent, batch["noise"][row, column][None])
                 value = [float(network.decoded(network.value_logit(latent, action)[one])) for one in pair]
+                first += [sum(value) / 2] if row == 0 else []
                 gain = sum(value) / 2 / 4.0 - 0.1 * A * float(log_prob)
                 total -= 0.5**row * gain * float(batch["mask"][row, column])
         assert loss.item() == pytest.approx(total / ((T + 1) * B), rel=1e-5)
-        assert report["first_values"].shape == (B,)
+        assert_close(report["first_values"], torch.tensor(first))
+
+    @torch.no_grad()
+    def test_units_are_left_out_in_both_losses_and_not_in_targets(self) -> None:
+        policy = make(model={"dropout": 0.5})
+        batch = policy.prepare(data())
+        whole = {name: value for name, value in batch.items() if not name.endswith("dropout")}
+        (_, some), (_, report) = policy.loss(batch), policy.loss(whole)
+        assert some["critic_loss"] != report["critic_loss"]
+        assert torch.equal(some["target_q_value"], report["target_q_value"])
+        one, other = (policy.actor_loss({**given, "latent": report["latent"]})[0] for given in (batch, whole))
+        assert one != other
 
     def test_only_the_gradient_of_the_model_reaches_the_encoder_and_none_the_targets(self) -> None:
         policy = make()
@@ -237,20 +255,22 @@ class TestLosses:
 
 class TestPlans:
     @torch.no_grad()
-    @pytest.mark.parametrize("ends", [False, True])
-    def test_value_of_a_plan_is_that_of_a_loop(self, ends: bool) -> None:
+    @pytest.mark.parametrize("end", [None, *range(T)])
+    def test_value_of_a_plan_is_that_of_a_loop(self, end: int | None) -> None:
+        """One step alone is predicted to terminate, its reward is the last that counts."""
         network = make().model
-        network.end.layers[-1].bias.fill_(5.0 if ends else -5.0)
+        logits = iter([5.0 if step == end else -5.0 for step in range(T)])
+        network.end_logit = lambda latent: latent.new_full(latent.shape[:-1], next(logits))
         latent, plan, noise = network.encoder(torch.randn(4, 3)), torch.rand(4, T, A) * 2 - 1, torch.randn(4, A)
         found = network.plan_value(latent, plan, 0.9, noise, torch.tensor([2, 0]))
         for row in range(4):
             state, total = latent[row][None], 0.0
             for step in range(T):
-                if step == 0 or not ends:
+                if end is None or step <= end:
                     total += 0.9**step * float(network.decoded(network.reward_logit(state, plan[row, step][None])))
                 state = network.next(state, plan[row, step][None])
             value = network.decoded(network.value_logit(state, network.prior(state, noise[row][None])[0]))
-            total += 0.0 if ends else 0.9**T * float(value[0] + value[2]) / 2
+            total += 0.9**T * float(value[0] + value[2]) / 2 if end is None else 0.0
             assert found[row].item() == pytest.approx(total, rel=1e-4, abs=1e-5)
 
     @torch.no_grad()
@@ -262,6 +282,42 @@ class TestPlans:
             action, _ = network.prior(state, noise[step])
             assert_close(found[:, step], action)
             state = network.next(state, action)
+
+    @torch.no_grad()
+    @pytest.mark.parametrize("way", ["collect_mode", "eval_mode"])
+    def test_a_plan_gets_the_last_mean_one_step_later_and_the_prior_and_collecting_adds_noise(
+        self, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        policy, obs = make(discount_factor=0.7), torch.randn(2, 3)
+        with_equal_noise(policy)
+        noise, given = policy._plan_noise(None, 1), list[Any]()
+        plan_of, action_of = rl.mppi, rl.first_action
+
+        def mppi(*arguments: Any, **spread: Any) -> rl.Plan:
+            plan = plan_of(*arguments, **spread)
+            given.append((*arguments, plan))
+            return plan
+
+        def first_action(plan: rl.Plan, gumbel: Tensor, *extra: Tensor) -> Tensor:
+            given.append(extra)
+            return action_of(plan, gumbel, *extra)
+
+        monkeypatch.setattr(rl, "mppi", mppi)
+        monkeypatch.setattr(rl, "first_action", first_action)
+        for _ in range(2):
+            getattr(policy, way).forward(obs)
+        (_, first_mean, _, _, plan), extra, (value_of, mean, proposals, candidates, _), _ = given
+        assert not first_mean.any()
+        assert_close(mean, torch.cat([plan.mean[:, 1:], torch.zeros(B, 1, A)], 1))
+        assert [one.shape for one in extra] == ([(2, A)] if way == "collect_mode" else [])
+        assert torch.equal(candidates, noise.candidates)
+        latent = policy.model.encoder(obs)[:, None]
+        assert_close(proposals, policy.model.rollout(latent.expand(-1, 2, -1), noise.proposals.expand(-1, 2, -1, -1)))
+        plans, latents = torch.rand(2, 8, T, A), latent.expand(-1, 8, -1)
+        for iteration in range(2):
+            last, pair = noise.last[iteration].expand(2, -1, -1), noise.critics[iteration]
+            expected = policy.model.plan_value(latents, plans, 0.7, last, pair)
+            assert_close(value_of(plans, iteration), expected)
 
     def test_a_plan_begins_with_the_previous_one_until_its_env_is_reset(self) -> None:
         policy, obs = make(**SMOOTH), torch.randn(2, 3)
@@ -473,6 +529,18 @@ class TestOptions:
         batch = policy.prepare(buffer.sample(64, **policy.sample_options))
         assert set(batch["mask"].sum(0).tolist()) == {2.0, 3.0, 4.0}
         assert_close(batch["discount_t"][0].unique(), torch.tensor([0.0, 0.99]))
+
+
+def test_a_warning_of_padding_names_the_horizon(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "UPDATES_BEFORE_WARNING", 2)
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        make_trainer(limit_val_batches=0).fit(
+            TDMPC2Policy(TINY), ReplayDataModule(TargetEnv, num_envs=2, max_env_step=64)
+        )
+    (text,) = (record.getMessage() for record in caplog.records if "padding" in record.getMessage())
+    assert "(3 steps): set horizon to" in text
 
 
 def corridor(rng: np.random.Generator, size: int) -> Config:

@@ -121,13 +121,14 @@ class TestMPPI:
 
 class TestActions:
     def test_an_elite_is_drawn_with_its_probability_and_noise_is_in_units_of_the_plan(self) -> None:
-        elites = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1).expand(1000, 2, 1, 1)
+        elites = torch.tensor([[0.5, 0.9], [-0.5, -0.9]]).view(1, 2, 2, 1).expand(1000, 2, 2, 1)
         weight = torch.tensor([0.8, 0.2]).expand(1000, 2)
-        std = torch.full((1000, 1, 1), 0.1)
-        plan = rl.Plan(torch.zeros(1000, 1, 1), std, elites, weight)
+        std = torch.tensor([0.1, 0.7]).view(1, 2, 1).expand(1000, 2, 1)
+        plan = rl.Plan(torch.zeros(1000, 2, 1), std, elites, weight)
         gumbel = -torch.empty(1000, 2).exponential_(generator=torch.Generator().manual_seed(0)).log()
         action = rl.first_action(plan, gumbel)
         assert (action > 0).float().mean().item() == pytest.approx(0.8, abs=0.04)
+        assert action.abs().unique().tolist() == [0.5]  # the first step of a plan
         noisy = rl.first_action(plan, gumbel, torch.full((1000, 1), 2.0))
         assert_close(noisy, action + 0.2)
         assert rl.first_action(plan, gumbel, torch.full((1000, 1), 99.0)).max().item() == 1.0

@@ -58,7 +58,7 @@ def _check_network(policy: Any) -> None:
         with torch.random.fork_rng(devices=[]):
             fresh = create_model(policy._model_cfg())
         is_described = _shapes(fresh) == _shapes(policy.model)
-    allowed = "left out with a network that is passed as model, because it cannot be made again"
+    allowed = "None and [] with a network that is passed as model, because it cannot be made again"
     require(is_described, "learn.reset_freq and learn.reset_at", allowed, "a reset")
 
 

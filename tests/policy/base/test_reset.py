@@ -157,5 +157,5 @@ def test_a_network_that_was_passed_cannot_be_made_again() -> None:
             self.layer = torch.nn.Linear(4, 2)
 
     for shapes in ({}, {"obs_shape": 4, "action_shape": 2}):
-        with pytest.raises(ValueError, match=r"reset_freq and learn\.reset_at must be left out with a network"):
+        with pytest.raises(ValueError, match=r"reset_freq and learn\.reset_at must be None and \[\] with a network"):
             DQNPolicy({"learn": {"reset_freq": 5}, "model": shapes}, model=Own())
