@@ -17,6 +17,7 @@ from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.tensor import CartPole, Pendulum
 from lightning_ding.policy import (
     BDQPolicy,
+    BROPolicy,
     C51Policy,
     CrossQPolicy,
     D4PGPolicy,
@@ -32,6 +33,7 @@ from lightning_ding.policy import (
     SACPolicy,
     SQLPolicy,
     TD3Policy,
+    TD7Policy,
     TQCPolicy,
     XQCPolicy,
 )
@@ -43,7 +45,20 @@ from lightning_ding.worker.buffer.tensor import TensorReplayBuffer
 from tests.datamodules.test_tensor_mode import N, NothingIsRead, Opaque, no_scalar, set_up, short_cart_poles, trainer
 
 DISCRETE = [DQNPolicy, BDQPolicy, MDQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, FQFPolicy]
-CONTINUOUS = [SACPolicy, TQCPolicy, TD3Policy, DDPGPolicy, D4PGPolicy, PDQNPolicy, CrossQPolicy, XQCPolicy]
+CONTINUOUS = [
+    *(
+        SACPolicy,
+        TQCPolicy,
+        TD3Policy,
+        DDPGPolicy,
+        D4PGPolicy,
+        PDQNPolicy,
+        CrossQPolicy,
+        XQCPolicy,
+        BROPolicy,
+        TD7Policy,
+    )
+]
 
 
 def short(policy_class: Any = DQNPolicy, **sections: Any) -> Any:
@@ -51,7 +66,7 @@ def short(policy_class: Any = DQNPolicy, **sections: Any) -> Any:
     other = {"replay_buffer": {"type": "naive", "replay_buffer_size": 20 * N}}
     if policy_class in DISCRETE:
         other["eps"] = {"start": 0.5, "end": 0.1, "decay": 200}
-    model = {"critic_head_hidden_size": 32} if issubclass(policy_class, CrossQPolicy) else {}
+    model = {"critic_head_hidden_size": 32} if issubclass(policy_class, (CrossQPolicy, BROPolicy)) else {}
     given = {
         "priority": False,
         "priority_IS_weight": False,

@@ -76,6 +76,7 @@ def parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Paral
     """Return the config that ``lightning-ding parallel`` gets from arguments, and whether it resumes."""
     found: list[Any] = []
     monkeypatch.setattr(parallel, "parallel_pipeline", lambda cfg, resume: found.append((cfg, resume)))
+    monkeypatch.setattr(parallel, "last_line", lambda *_: "finished")
     parallel.main(arguments)
     ((cfg, resumes),) = found
     return cfg, resumes

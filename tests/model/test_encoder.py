@@ -88,7 +88,7 @@ def test_encoders_use_the_activation_asked_for(activation: str, expected: list[f
 
 @pytest.mark.parametrize(("encoder_class", "shape"), [(MLPEncoder, 4), (ConvEncoder, (3, 84, 84))])
 def test_encoders_refuse_an_unknown_activation(encoder_class: Any, shape: Any) -> None:
-    known = r"\['elu', 'gelu', 'relu', 'silu', 'tanh'\]"
+    known = r"\['elu', 'gelu', 'mish', 'relu', 'silu', 'tanh'\]"
     with pytest.raises(ValueError, match=rf"activation must be one of {known}, got 'swish'"):
         encoder_class(shape, activation="swish")
 

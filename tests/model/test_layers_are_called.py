@@ -43,6 +43,15 @@ def actor_and_critics(model: Any) -> Any:
     return [model.compute_actor(OBS), model.compute_critic(OBS, ACTION)["q_value"], *value]
 
 
+def explorer_and_critics(model: Any) -> Any:
+    actor = model.compute_actor(OBS)
+    return [actor, model.compute_explorer(OBS, actor["mu"]), *model.compute_critic(OBS, ACTION).values()]
+
+
+def embeddings_and_critics(model: Any) -> Any:
+    return [*actor_and_critics(model), model.embedding.of_action(model.embedding.of_state(OBS), ACTION)]
+
+
 def hybrid_actor_and_critics(model: Any) -> Any:
     action = {"action_type": CHOICES, "action_args": ACTION}
     return [model.compute_actor(OBS), model.compute_critic(OBS, action)["q_value"]]
@@ -138,6 +147,12 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], Call]] = {  # registered name, ar
     "vac of images": ("vac", {**SMALL_IMAGES, "share_encoder": False, "layer_norm": True}, of_images),
     "continuous_qac": ("continuous_qac", {"action_shape": 2, "with_value": True}, actor_and_critics),
     "discrete_qac": ("discrete_qac", {}, lambda model: [model.compute_actor(OBS), model.compute_critic(OBS)]),
+    "optimistic_qac": (
+        "optimistic_qac",
+        {"action_shape": 2, "action_space": "reparameterization"},
+        explorer_and_critics,
+    ),
+    "sale_qac": ("sale_qac", {"action_shape": 2}, embeddings_and_critics),
     "bcq": ("bcq", {"action_shape": 2, "vae_hidden_size_list": [4]}, actor_and_vae),
     "pdqn": ("pdqn", {"action_shape": HYBRID, "action_space": "hybrid"}, hybrid_actor_and_critics),
     "bdq": ("bdq", {"action_shape": [2, 3]}, logit),

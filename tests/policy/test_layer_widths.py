@@ -24,7 +24,7 @@ VECTOR = spaces.Box(-1, 1, (5,))
 IMAGE = spaces.Box(0, 255, (12, 12, 1), np.uint8)
 LISTS = {"actor_hidden_size_list": [3, 4], "critic_hidden_size_list": [6]}
 WITH_CRITIC = (*names_of(ActorCriticPolicy), "impala")
-REPLAY = names_of(QACPolicy)
+REPLAY = sorted({*names_of(QACPolicy)} - {"bro", "td7"})  # residual layers of one width; features with embeddings
 
 
 def make(name: str, observations: Any = VECTOR, **model: Any) -> Any:

@@ -30,7 +30,9 @@ def built(name: str, observation_space: spaces.Space[Any], action_space: spaces.
     """Return a policy whose normaliser has seen observations of another scale, where there are floats."""
     torch.manual_seed(0)
     is_image = isinstance(observation_space, spaces.Box) and len(observation_space.shape) >= 3
-    changes = {"model": {"encoder_hidden_size_list": [4, 4, 4, 8]}} if is_image else {}
+    changes: dict[str, Any] = {"model": {"encoder_hidden_size_list": [4, 4, 4, 8]}} if is_image else {}
+    if name == "tdmpc2":  # a graph is its policy prior
+        changes = {"eval": {"planning": False}}
     policy = make_policy(name, **changes).build(observation_space, action_space)
     if isinstance(observation_space, spaces.Box) and observation_space.dtype == np.float32:
         policy.normaliser.begin(observation_space, norm_obs=True)
