@@ -1,4 +1,4 @@
-"""What people read of a distributed run: a line from time to time, and one at its end."""
+"""Lines for people about a distributed run: its progress every ten seconds, and its result."""
 
 from __future__ import annotations
 

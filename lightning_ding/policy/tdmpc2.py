@@ -97,7 +97,7 @@ class TDMPC2Batch(TypedDict, total=False):
     dropout: Tensor
     """Random integers for the dropout in the steps, shape (T, B); with ``model.dropout``."""
     actor_dropout: Tensor
-    """Those of the prior's loss, shape (L, B)."""
+    """Random integers for the dropout in the prior's loss, shape (L, B)."""
     latent: Tensor
     """Latent states, predicted after the first one, shape (L, B, Z); of the prior's loss."""
 

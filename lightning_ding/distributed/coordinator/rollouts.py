@@ -44,7 +44,7 @@ class RolloutSettings:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one message has delivered."""
+    """The share of a rollout that one message has delivered."""
 
     run_id: str
     slot: int
