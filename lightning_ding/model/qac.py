@@ -161,8 +161,7 @@ class ContinuousQAC(nn.Module):
         self.clip_mean, noise = _check_sde(sde, action_space, batch_renorm, log_std_init, clip_mean)
         options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         make_encoder = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
-        critic_encoder = make_encoder()
-        own = None if share_encoder else make_encoder
+        critic_encoder, own = make_encoder(), None if share_encoder else make_encoder
         self.actor = self._make_actor(critic_encoder, own, actor_hidden, activation, layer_norm, renorm, noise)
         critic_options = (activation, layer_norm or critic_layer_norm, critic_dropout, renorm)
         self.critic = self._make_critics(critic_encoder, number, critic_hidden, *critic_options)
