@@ -55,14 +55,15 @@ class Meter:
     def sample(self) -> Sample:
         """Return what this process holds now."""
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        counters = self._coordinator.status()
+        counters, used = self._coordinator.status(), resource.getrusage(resource.RUSAGE_SELF)
         return {
             "time": time.perf_counter(),
-            "cpu": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+            "cpu": used.ru_utime + used.ru_stime,
+            "switches": float(used.ru_nvcsw + used.ru_nivcsw),
             "memory_mib": int(status["VmRSS"].split()[0]) / 1024,
             "threads": float(status["Threads"]),
             "files": float(len(os.listdir("/proc/self/fd"))),
-            "queue": float(self._queue()),
+            "queue": float(getattr(self._coordinator._server, "unanswered", 0)),  # Ray does not report it
             "collectors": float(counters["collector_tasks"]["running"]),
             "env_step": float(counters["env_step"]),
             "refused": float(counters["refused"]),
@@ -73,11 +74,6 @@ class Meter:
         while True:
             self._take(self.sample())
             time.sleep(1.0)
-
-    def _queue(self) -> int:
-        """Return the number of received requests that no thread answers yet; 0 over Ray, which does not report it."""
-        server = getattr(self._coordinator._server, "_server", None)
-        return 0 if server is None else len(server.task_dispatcher.queue)
 
 
 class DiskMeter:
@@ -119,18 +115,32 @@ class DiskMeter:
         return {"time": time.perf_counter(), "journal_bytes": in_journal, "disk_bytes": disk}
 
 
-def serve(file: Path) -> None:
+def serve(file: Path, fsync_ms: float = 0.0) -> None:
     """Run a coordinator over HTTP and print samples as lines of JSON, until the standard input ends.
 
     Args:
         file: JSON file with the config of the run.
+        fsync_ms: Milliseconds by which each ``fsync`` is delayed, as on a slow disk, >= 0.
     """
     torch.set_num_threads(1)
+    if fsync_ms:
+        slow_down_fsync(fsync_ms / 1000)
     coordinator = Coordinator(json.loads(file.read_text()))
     coordinator.start()
     Meter(coordinator, lambda sample: print(json.dumps(sample), flush=True))
     sys.stdin.read()
     os._exit(0)
+
+
+def slow_down_fsync(seconds: float) -> None:
+    """Delay each later ``os.fsync`` of this process by so many seconds."""
+    sync = os.fsync
+
+    def sync_late(file: Any) -> None:
+        time.sleep(seconds)
+        sync(file)
+
+    os.fsync = sync_late
 
 
 class MeasuredActor:
@@ -179,10 +189,14 @@ class Coordinating:
 
 
 @contextmanager
-def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
-    """Run a coordinator in a separate process, which ends with this one."""
-    over = _over_ray if config["system"]["transport"] == "ray" else _over_http
-    with over(config) as running:
+def coordinating(config: dict[str, Any], fsync_ms: float = 0.0) -> Iterator[Coordinating]:
+    """Run a coordinator in a separate process, which ends with this one.
+
+    Args:
+        config: Config of the run.
+        fsync_ms: Milliseconds by which each ``fsync`` of a coordinator over HTTP is delayed, >= 0.
+    """
+    with _over_ray(config) if config["system"]["transport"] == "ray" else _over_http(config, fsync_ms) as running:
         disk = DiskMeter(Path(config["main"]["exp_name"]))
         try:
             yield Coordinating(running.connect, lambda: disk.add_to(running.samples()), running.pid)
@@ -191,13 +205,14 @@ def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
 
 
 @contextmanager
-def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
+def _over_http(config: dict[str, Any], fsync_ms: float) -> Iterator[Coordinating]:
     folder = Path(config["main"]["exp_name"])
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "capacity.json"
     file.write_text(json.dumps(config))
     end = lifeline().fileno()
     command = [sys.executable, "-m", "benchmarks.capacity", "--serve", str(file), "--lifeline", str(end)]
+    command += ["--fsync-ms", str(fsync_ms)]
     log = (folder / "coordinator.log").open("w")
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "pass_fds": (end,)}
     with log, subprocess.Popen(command, text=True, **pipes) as process:

@@ -182,6 +182,13 @@ class CoordinatorConfig:
     token_file: str | None = None
     """File with the token that every message must carry; None means ``LIGHTNING_DING_TOKEN`` from the environment, or
     the file ``token`` in the folder of the run, if there is one."""
+    certificate_file: str | None = None
+    """PEM file with the coordinator's certificate, with which messages are sent over HTTPS; None means HTTP without
+    TLS. It must name the address by which workers call the coordinator."""
+    key_file: str | None = None
+    """PEM file with the key of the certificate; None means that ``certificate_file`` contains it."""
+    ca_file: str | None = None
+    """PEM file with the certificates that workers trust, or the coordinator's own; None means those of the system."""
     max_message: int = 1_000_000
     """Maximum size of a control message, in bytes."""
     max_block: int = 2_000_000_000

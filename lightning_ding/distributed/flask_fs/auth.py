@@ -1,17 +1,21 @@
-"""The token that every message must carry, and the addresses that need one."""
+"""The token that every message must carry, the addresses that need one, and TLS."""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import logging
 import os
 import secrets
 import socket
+import ssl
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lightning_ding.config import require
+from lightning_ding.distributed.config import CoordinatorConfig
 
 VARIABLE = "LIGHTNING_DING_TOKEN"
 MIN_LENGTH = 16
@@ -54,6 +58,52 @@ def make_token(folder: Path) -> None:
         file = os.open(folder / TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(file, "w") as output:
             output.write(secrets.token_hex(32))
+
+
+def is_authorised(header: str | None, token: str | None) -> bool:
+    """Return whether a request may be answered, in a time that does not depend on how much of the token is right.
+
+    Args:
+        header: Content of the header ``Authorization``.
+        token: The token; None accepts every request.
+    """
+    given = (header or "").encode(errors="surrogateescape")
+    return token is None or hmac.compare_digest(given, f"Bearer {token}".encode())
+
+
+def server_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
+    """Return the certificate and the key of a coordinator; None if it has none, so that it uses HTTP without TLS.
+
+    Raises:
+        ValueError: If a file cannot be read, or the key does not belong to the certificate.
+    """
+    if config.certificate_file is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    return _loaded(context, context.load_cert_chain, "certificate_file", config.certificate_file, config.key_file)
+
+
+def client_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
+    """Return the authorities that a worker trusts; None if the coordinator uses HTTP without TLS.
+
+    Raises:
+        ValueError: If the file of the authorities cannot be read.
+    """
+    if config.certificate_file is None:
+        return None
+    if config.ca_file is None:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return _loaded(context, context.load_verify_locations, "ca_file", config.ca_file)
+
+
+def _loaded(context: ssl.SSLContext, load: Any, name: str, *files: str | None) -> ssl.SSLContext:
+    try:
+        load(*files)
+    except (OSError, ssl.SSLError) as error:
+        told = " and key_file " + repr(files[1]) if len(files) > 1 else ""
+        raise ValueError(f"system.coordinator.{name} {files[0]!r}{told} cannot be used: {error}") from error
+    return context
 
 
 def leads_to_one_machine(host: str) -> bool:
