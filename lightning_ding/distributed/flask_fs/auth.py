@@ -10,9 +10,9 @@ import secrets
 import socket
 import ssl
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from lightning_ding.config import require
 from lightning_ding.distributed.config import CoordinatorConfig
@@ -78,32 +78,34 @@ def server_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
         ValueError: If a file cannot be read, or the key does not belong to the certificate.
     """
     if config.certificate_file is None:
+        allowed, others = "given with key_file or ca_file", (config.key_file, config.ca_file)
+        require(others == (None, None), "system.coordinator.certificate_file", allowed, None)
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    return _loaded(context, context.load_cert_chain, "certificate_file", config.certificate_file, config.key_file)
+    with _naming("certificate_file and key_file", config.certificate_file, config.key_file):
+        context.load_cert_chain(config.certificate_file, config.key_file)
+    return context
 
 
 def client_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
-    """Return the authorities that a worker trusts; None if the coordinator uses HTTP without TLS.
+    """Return the certificates that a worker trusts; None if the coordinator uses HTTP without TLS.
 
     Raises:
-        ValueError: If the file of the authorities cannot be read.
+        ValueError: If their file cannot be read.
     """
     if config.certificate_file is None:
         return None
-    if config.ca_file is None:
-        return ssl.create_default_context()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return _loaded(context, context.load_verify_locations, "ca_file", config.ca_file)
+    with _naming("ca_file", config.ca_file):
+        return ssl.create_default_context(cafile=config.ca_file)
 
 
-def _loaded(context: ssl.SSLContext, load: Any, name: str, *files: str | None) -> ssl.SSLContext:
+@contextmanager
+def _naming(names: str, *files: str | None) -> Iterator[None]:
     try:
-        load(*files)
-    except (OSError, ssl.SSLError) as error:
-        told = " and key_file " + repr(files[1]) if len(files) > 1 else ""
-        raise ValueError(f"system.coordinator.{name} {files[0]!r}{told} cannot be used: {error}") from error
-    return context
+        yield
+    except OSError as error:  # also of ssl
+        told = " and ".join(map(repr, files))
+        raise ValueError(f"system.coordinator.{names} must be PEM files that fit, got {told}: {error}") from error
 
 
 def leads_to_one_machine(host: str) -> bool:
