@@ -21,8 +21,17 @@ from lightning_ding.distributed.coordinator.journal import Entry, renamed
 from lightning_ding.distributed.coordinator.publications import Newest
 from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
-from lightning_ding.distributed.coordinator.schema import Announced, check_rows, described, episode_of_attempt, renumber
+from lightning_ding.distributed.coordinator.schema import (
+    IDS,
+    Announced,
+    Column,
+    check_rows,
+    described,
+    episode_of_attempt,
+    renumber,
+)
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
+from lightning_ding.distributed.transport import Refusal
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.buffer.base import IBuffer
 
@@ -71,6 +80,21 @@ class Intake:
         if self._announced is not None:
             tensors = self._announced.check(tensors)
         return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
+
+    def check_form(self, form: Mapping[str, tuple[str, tuple[int, ...]]] | None) -> None:
+        """Refuse a large block that the learner cannot use, before its data are read.
+
+        Args:
+            form: Types and shapes of its columns, see :meth:`Store.form`; None if they are not known.
+
+        Raises:
+            Refusal: 422, if they do not fit the columns that the learner has announced.
+        """
+        if form is None or self._announced is None:
+            return
+        columns = {name: Column(kind, shape[1:]) for name, (kind, shape) in form.items() if name not in IDS}
+        if (why := self._announced.misfit(Announced(columns, True))) is not None:
+            raise Refusal(422, why)
 
     def reread(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any] | None:
         """Return the transitions of an entry of the journal as :meth:`read` does.

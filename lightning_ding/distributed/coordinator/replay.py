@@ -404,8 +404,11 @@ class Replay:
 
     def _fetch(self, data_id: Any) -> tuple[Block | None, Refusal | None]:
         """Return the transitions of a message, or the refusal of the store."""
+        if data_id is None:
+            return None, None
         try:
-            return (None if data_id is None else self._store.get(data_id)), None
+            self.intake.check_form(self._store.form(data_id))
+            return self._store.get(data_id), None
         except Refusal as refusal:
             return None, refusal
 
