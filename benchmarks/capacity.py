@@ -341,7 +341,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.serve:
         end_with(options.lifeline)
-        serve(options.serve, options.fsync_ms)
+        serve(options.serve)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

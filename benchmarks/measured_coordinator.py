@@ -115,16 +115,13 @@ class DiskMeter:
         return {"time": time.perf_counter(), "journal_bytes": in_journal, "disk_bytes": disk}
 
 
-def serve(file: Path, fsync_ms: float = 0.0) -> None:
+def serve(file: Path) -> None:
     """Run a coordinator over HTTP and print samples as lines of JSON, until the standard input ends.
 
     Args:
         file: JSON file with the config of the run.
-        fsync_ms: Milliseconds by which each ``fsync`` is delayed, as on a slow disk, >= 0.
     """
     torch.set_num_threads(1)
-    if fsync_ms:
-        slow_down_fsync(fsync_ms / 1000)
     coordinator = Coordinator(json.loads(file.read_text()))
     coordinator.start()
     Meter(coordinator, lambda sample: print(json.dumps(sample), flush=True))
@@ -132,15 +129,28 @@ def serve(file: Path, fsync_ms: float = 0.0) -> None:
     os._exit(0)
 
 
-def slow_down_fsync(seconds: float) -> None:
-    """Delay each later ``os.fsync`` of this process by so many seconds."""
-    sync = os.fsync
+SLOW_DISK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+static int late(const char *name, int file) { usleep(DELAY); return ((int (*)(int))dlsym(RTLD_NEXT, name))(file); }
+int fsync(int file) { return late("fsync", file); }
+int fdatasync(int file) { return late("fdatasync", file); }
+"""
 
-    def sync_late(file: Any) -> None:
-        time.sleep(seconds)
-        sync(file)
 
-    os.fsync = sync_late
+def environment_of_slow_disk(fsync_ms: float, folder: Path) -> dict[str, str]:
+    """Return the environment of a process whose ``fsync`` takes so many milliseconds longer, that of SQLite too.
+
+    A C compiler makes the library for it in the folder; 0 needs none.
+    """
+    if not fsync_ms:
+        return dict(os.environ)
+    source, library = folder / "slow_disk.c", folder / "slow_disk.so"
+    source.write_text(SLOW_DISK)
+    delay = f"-DDELAY={int(1000 * fsync_ms)}"
+    subprocess.run(["cc", "-shared", "-fPIC", delay, "-o", str(library), str(source), "-ldl"], check=True)
+    return {**os.environ, "LD_PRELOAD": str(library.resolve())}
 
 
 class MeasuredActor:
@@ -212,9 +222,9 @@ def _over_http(config: dict[str, Any], fsync_ms: float) -> Iterator[Coordinating
     file.write_text(json.dumps(config))
     end = lifeline().fileno()
     command = [sys.executable, "-m", "benchmarks.capacity", "--serve", str(file), "--lifeline", str(end)]
-    command += ["--fsync-ms", str(fsync_ms)]
     log = (folder / "coordinator.log").open("w")
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "pass_fds": (end,)}
+    pipes["env"] = environment_of_slow_disk(fsync_ms, folder)
     with log, subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None
         samples: list[Sample] = []
