@@ -102,5 +102,5 @@ _HOMES = {
     "SendLearnInfoHook": "di_engine.parallel_forms",
     "SendPolicyHook": "di_engine.parallel_forms",
 }
-"""Modules of names that are imported when they are used; the first one needs an extra."""
+"""Modules of names that are imported when they are used."""
 __getattr__ = attach(__name__, _HOMES)[0]

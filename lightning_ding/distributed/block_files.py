@@ -204,7 +204,7 @@ def _read_header(stream: BinaryIO, size: int) -> dict[str, Any]:
         ValueError: If there is none.
     """
     length = int.from_bytes(stream.read(8), "little")
-    _require(8 <= size and length <= min(size - 8, HEADER_BYTES), "it has no header")
+    _require(size >= 8 and length <= min(size - 8, HEADER_BYTES), "it has no header")
     header = json.loads(stream.read(length))
     _require(isinstance(header, dict), "the header must be an object")
     return dict(header)
@@ -242,7 +242,9 @@ def _block(header: Mapping[str, Any], leaves: Mapping[str, Leaf], data: Any) -> 
         aligned, begin = (data, begin) if begin % dtype.itemsize == 0 else (data[begin:end].copy(), 0)
         flat[name] = torch.frombuffer(aligned, dtype=dtype, count=math.prod(shape), offset=begin).view(shape)
     metadata = header.get("__metadata__") or {}
-    _require(isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()), "malformed metadata")
+    _require(
+        isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()), "malformed metadata"
+    )
     return Block(unflatten(flat), metadata)
 
 

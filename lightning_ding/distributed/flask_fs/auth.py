@@ -78,8 +78,6 @@ def server_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
         ValueError: If a file cannot be read, or the key does not belong to the certificate.
     """
     if config.certificate_file is None:
-        allowed, others = "given with key_file or ca_file", (config.key_file, config.ca_file)
-        require(others == (None, None), "system.coordinator.certificate_file", allowed, None)
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     with _naming("certificate_file and key_file", config.certificate_file, config.key_file):
@@ -91,9 +89,11 @@ def client_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
     """Return the certificates that a worker trusts; None if the coordinator uses HTTP without TLS.
 
     Raises:
-        ValueError: If their file cannot be read.
+        ValueError: If their file cannot be read, or there is no certificate for a key or trusted certificates.
     """
     if config.certificate_file is None:
+        allowed, others = "given with key_file or ca_file", (config.key_file, config.ca_file)
+        require(others == (None, None), "system.coordinator.certificate_file", allowed, None)
         return None
     with _naming("ca_file", config.ca_file):
         return ssl.create_default_context(cafile=config.ca_file)

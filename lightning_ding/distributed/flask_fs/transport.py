@@ -35,13 +35,12 @@ class FlaskTransport(Transport):
 
     @override
     def check(self, config: ParallelConfig) -> None:
-        section = config.system.coordinator
-        read_token(section.token_file)
-        server_tls(section)
-        client_tls(section)
+        read_token(config.system.coordinator.token_file)
+        client_tls(config.system.coordinator)
 
     @override
     def make_secret(self, config: ParallelConfig) -> None:
+        server_tls(config.system.coordinator)  # the key need not be on other machines
         if config.system.coordinator.token_file is None and VARIABLE not in os.environ:
             make_token(Path(config.main.exp_name))  # otherwise every user of this machine could send messages
 

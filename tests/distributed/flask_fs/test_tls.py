@@ -24,7 +24,18 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl
 def make_certificate(folder: Path, name: str, address: str = "IP:127.0.0.1") -> Path:
     """Write a certificate that signs itself into ``name.pem``, and its key into ``name.key``."""
     file, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     command += ["-subj", f"/CN={name}", "-addext", f"subjectAltName={address}", "-keyout", str(key), "-out", str(file)]
     subprocess.run(command, check=True, capture_output=True)
     return file
@@ -104,14 +115,17 @@ def test_worker_refuses_a_coordinator_with_a_certificate_that_it_does_not_trust(
 
 
 def test_worker_with_tls_does_not_talk_to_a_coordinator_without(files: Path, tmp_path: Path) -> None:
-    with serving(config_of(tmp_path)), pytest.raises(CoordinatorGoneError, match="SSL|connection"):
+    with serving(config_of(tmp_path)), pytest.raises(CoordinatorGoneError, match=r"SSL|connection"):
         call(config_of(tmp_path, **tls_of(files)))
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"certificate_file": "no.pem"}, "certificate_file and key_file must be PEM .* got 'no.pem' and .*No such file"),
+        (
+            {"certificate_file": "no.pem"},
+            "certificate_file and key_file .* got 'no.pem' and .*No such file",
+        ),
         ({"key_file": "{}/other.key"}, "certificate_file and key_file must be .* and '.*other.key': .*MISMATCH"),
         ({"key_file": None}, "certificate_file and key_file must be PEM files that fit, got .* and None"),
         ({"ca_file": "{}/good.key"}, "ca_file must be PEM files that fit, got '.*good.key'"),
@@ -122,8 +136,19 @@ def test_files_that_do_not_fit_are_named_before_a_role_starts(
     changed: dict[str, str | None], message: str, files: Path, tmp_path: Path
 ) -> None:
     given = {name: value and value.format(files) for name, value in changed.items()}
+    config = config_of(tmp_path, **{**tls_of(files), **given})
     with pytest.raises(ValueError, match=message):
-        FlaskTransport().check(config_of(tmp_path, **{**tls_of(files), **given}))
+        FlaskTransport().check(config)
+        FlaskTransport().make_secret(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_worker_needs_neither_certificate_nor_key(files: Path, tmp_path: Path) -> None:
+    there = {"certificate_file": "/none/coordinator.pem", "key_file": "/none/coordinator.key"}
+    with serving(config_of(tmp_path, **tls_of(files))):
+        elsewhere = config_of(tmp_path, **{**tls_of(files), **there})
+        FlaskTransport().check(elsewhere)
+        assert call(elsewhere) == {"name": "connect"}
 
 
 def test_key_may_be_in_the_file_of_the_certificate(files: Path, tmp_path: Path) -> None:
