@@ -28,7 +28,16 @@ from lightning_ding.distributed.coordinator.folder_lock import FolderLock, requi
 from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
-from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
+from lightning_ding.distributed.transport import (
+    ADDRESS_FILE,
+    HEARTBEAT,
+    MESSAGES,
+    Message,
+    Refusal,
+    Server,
+    Store,
+    get_transport,
+)
 from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
@@ -103,7 +112,8 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         if not isinstance(message, Mapping):
             raise Refusal(400, f"a message must be an object, got {type(message).__name__}")
         answer = method(message)
-        self.run.commit()
+        if name != HEARTBEAT:  # which changes nothing, and must not wait for a slow disk
+            self.run.commit()
         return answer
 
     _direct_calls: Any = None

@@ -102,6 +102,14 @@ def test_eight_workers_wait_for_a_task_at_a_time_and_others_ask_again(
     assert all(collector.task for collector in collectors)
 
 
+def test_heartbeat_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner = Worker(run, "learner")
+    learner.take()
+    monkeypatch.setattr(run.coordinator.run, "commit", lambda: pytest.fail("it waits for a write"))
+    assert learner.call("heartbeat") == {"close": False}
+
+
 def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(config(tmp_path / "run", lease=0.2))
 
