@@ -347,3 +347,15 @@ def test_request_is_sent_with_one_system_call(tmp_path: Path, monkeypatch: pytes
         assert channel.call("echo", {"a": 2}) == {"name": "echo", "a": 2}
         (request,) = [data for data in sent if data.startswith(b"POST") or b'"a"' in data]
         assert request.endswith(b'{"a": 2}')
+
+
+def test_coordinator_at_an_address_of_ipv6_is_called(tmp_path: Path) -> None:
+    try:
+        server = FlaskServer(echo, "::1")
+    except (OSError, ValueError):
+        pytest.skip("this machine has no IPv6")
+    server.start()
+    channel = FlaskChannel(tmp_path, "::1", server.port, reconnect_timeout=5)
+    assert channel.call("task") == {"name": "task"}
+    channel.close()
+    server.close()
