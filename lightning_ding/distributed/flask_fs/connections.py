@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 try:
-    from aiohttp import web
+    from aiohttp import web as web
     from aiohttp.http_exceptions import LineTooLong
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("flask_fs needs aiohttp: pip install lightning_ding[flask]", name=error.name) from error

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from aiohttp import web
 from typing_extensions import override
 
 from lightning_ding.config import require
@@ -29,6 +28,7 @@ from lightning_ding.distributed.flask_fs.connections import (
     Connections,
     SparseLog,
     allowed_connections,
+    web,
 )
 from lightning_ding.distributed.messages import parse_message
 from lightning_ding.distributed.transport import DATA, HEARTBEAT, Handler, Message, Refusal, Server
