@@ -38,8 +38,11 @@ BACKLOG = 4096
 CHECK = 1.0  # seconds between two looks at all connections
 CLOSE_TIMEOUT = 5.0  # seconds
 NAME = re.compile(r"/[a-z_]{1,64}")
-THREADS = {HEARTBEAT: 1, DATA: int(os.environ.get("XN", "4"))}
-"""Threads that only answer messages of one name, so that heartbeats never wait while data wait for a snapshot."""
+THREADS = {HEARTBEAT: 1, DATA: 4}
+"""Threads that only answer messages of one name, so that heartbeats never wait while data wait for a snapshot.
+
+More threads for data would only take the interpreter's lock from each other; fewer would wait for a slow disk.
+"""
 OTHER_THREADS = 16
 """Threads for all other messages; a request for a task can occupy one for up to a second."""
 
