@@ -9,7 +9,6 @@ import re
 import ssl
 import threading
 import time
-import weakref
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -80,9 +79,7 @@ class FlaskChannel(Channel):
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._has_answered = False
-        self._of_thread = _OfThread()
-        self._connections: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._connections: dict[int, HTTPConnection] = {}  # by the id of the thread
         self._closed = threading.Event()
 
     @cached_property
@@ -99,7 +96,8 @@ class FlaskChannel(Channel):
             try:
                 return self._send(name, body, end - time.monotonic())
             except (OSError, HTTPException, _NoAnswerError) as error:
-                self._forget_connection()
+                if (connection := self._connections.pop(threading.get_ident(), None)) is not None:
+                    connection.close()
                 left = end - time.monotonic()
                 if left <= 0:
                     reason = f"no answer to {name!r} in {self.reconnect_timeout:g} s: {error}"
@@ -115,9 +113,8 @@ class FlaskChannel(Channel):
     @override
     def close(self) -> None:
         self._closed.set()
-        with self._lock:
-            for connection in self._connections:
-                connection.close()
+        for connection in list(self._connections.values()):
+            connection.close()
 
     def _send(self, name: str, body: bytes, left: float) -> Message:
         """Send once.
@@ -128,8 +125,11 @@ class FlaskChannel(Channel):
             OSError: If there is no answer; also HTTPException.
             _NoAnswerError: If it comes from another program than the coordinator, or reports an internal error.
         """
-        connection = self._of_thread.connection or self._connect()
-        connection.sock.settimeout(min(READ_TIMEOUT, max(left, 1.0)))
+        connection = self._connections.get(threading.get_ident())
+        if connection is None or (sock := connection.sock) is None:  # the coordinator closes it after some refusals
+            connection = self._connect()
+            sock = connection.sock
+        sock.settimeout(min(READ_TIMEOUT, max(left, 1.0)))
         connection.request("POST", f"/{name}", body, self._headers)
         response = connection.getresponse()
         content = _parse(response.status, response.read())
@@ -151,15 +151,8 @@ class FlaskChannel(Channel):
         except ssl.SSLCertVerificationError as error:
             told = f"the certificate of {host}:{port} is not one that system.coordinator.ca_file trusts"
             raise Refusal(403, f"{told}: {error.verify_message}") from error
-        with self._lock:
-            self._connections.add(connection)
-        self._of_thread.connection = connection
+        self._connections[threading.get_ident()] = connection
         return connection
-
-    def _forget_connection(self) -> None:
-        connection, self._of_thread.connection = self._of_thread.connection, None
-        if connection is not None:
-            connection.close()
 
     def _check_folder(self, mark: str | None) -> None:
         if mark is not None and not is_marked(self._data, mark):
@@ -183,6 +176,7 @@ class FlaskChannel(Channel):
 class _Connection(HTTPConnection):
     """A connection that sends head and body of a request with one system call."""
 
+    auto_open = 0
     _head = b""
 
     @override
@@ -196,10 +190,6 @@ class _Connection(HTTPConnection):
 
 class _Secure(_Connection, HTTPSConnection):
     """The same over TLS."""
-
-
-class _OfThread(threading.local):
-    connection: HTTPConnection | None = None
 
 
 class _NoAnswerError(Exception):

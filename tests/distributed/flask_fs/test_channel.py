@@ -113,9 +113,10 @@ def test_expired_lease_raises_a_separate_error(tmp_path: Path) -> None:
 )
 def test_a_wrong_token_or_channel_is_no_reason_to_try_again(arguments: Any, status: int, tmp_path: Path) -> None:
     with serving(echo, token=TOKEN, channel=1) as server, calling(tmp_path, server.port, **arguments) as channel:
-        with pytest.raises(Refusal) as caught:
-            channel.call("task")
-        assert caught.value.status == status
+        for _ in range(2):
+            with pytest.raises(Refusal) as caught:
+                channel.call("task")
+            assert caught.value.status == status
 
 
 def test_too_large_message_is_refused_and_not_retried(tmp_path: Path) -> None:
