@@ -137,9 +137,13 @@ def test_files_that_do_not_fit_are_named_before_a_role_starts(
 ) -> None:
     given = {name: value and value.format(files) for name, value in changed.items()}
     config = config_of(tmp_path, **{**tls_of(files), **given})
-    with pytest.raises(ValueError, match=message):
+
+    def begin() -> None:
         FlaskTransport().check(config)
         FlaskTransport().make_secret(config)
+
+    with pytest.raises(ValueError, match=message):
+        begin()
     assert not (tmp_path / "run").exists()
 
 
