@@ -45,8 +45,8 @@ def main() -> None:
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    envs = {"num_envs": NUM_ENVS, "norm_obs": NORM_OBS}
-    datamodule = RolloutDataModule(options.env_id, **envs, seed=options.seed, max_env_step=options.max_env_step)
+    run = {"seed": options.seed, "max_env_step": options.max_env_step}
+    datamodule = RolloutDataModule(options.env_id, num_envs=NUM_ENVS, norm_obs=NORM_OBS, **run)
     policy = PPOPolicy(CONFIG)
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="ppo_mujoco"))
     trainer.fit(policy, datamodule)
