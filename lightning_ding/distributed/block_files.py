@@ -134,7 +134,7 @@ def read_block(file: Path | str, max_bytes: int) -> Block:
         header = _read_header(stream, size)
         leaves = _leaves(header, size - stream.tell())
         with _large if size > LARGE else nullcontext():
-            data = np.empty(size - stream.tell(), np.uint8)
+            data: Any = np.empty(size - stream.tell(), np.uint8)
             filled = 0
             while count := stream.readinto(memoryview(data)[filled:]):
                 filled += count
