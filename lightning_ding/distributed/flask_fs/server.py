@@ -168,6 +168,8 @@ class FlaskServer(Server):
             return _response(200, content, self._headers)
         except Refusal as refusal:
             return _refused(request, refusal)
+        except web.RequestPayloadError as error:
+            return _error(request, 400, f"the body is malformed: {error}")
         except Exception as error:
             logger.error("the message %r failed", request.raw_path[:100], exc_info=error)
             reason = f"{type(error).__name__} in the coordinator; see its log"
