@@ -30,6 +30,7 @@ from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import (
     ADDRESS_FILE,
+    DATA,
     HEARTBEAT,
     MESSAGES,
     Message,
@@ -113,7 +114,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             raise Refusal(400, f"a message must be an object, got {type(message).__name__}")
         answer = method(message)
         if name != HEARTBEAT:  # which changes nothing, and must not wait for a slow disk
-            self.run.commit()
+            self.run.commit(others=name != DATA)  # blocks do not depend on changes of others
         return answer
 
     _direct_calls: Any = None

@@ -147,19 +147,22 @@ class RunState:
             self._of_thread.noted = self._noted
             self.lock.notify_all()
 
-    def commit(self) -> None:
+    def commit(self, others: bool = True) -> None:
         """Wait until the changes that this thread has noted are on the disk.
 
         A write contains all changes up to its beginning, so threads that wait at the same time share the next one.
         After a failed write, every call writes until one succeeds.
 
+        Args:
+            others: Whether to wait also for changes of other threads that are being written or could not be written.
+
         Raises:
             OSError: If the state cannot be written.
         """
-        if self._written >= max(self._of_thread.noted, self._owed):
+        if self._written >= max(self._of_thread.noted, self._owed * others):
             return
         with self._writing:
-            if self._written >= max(self._of_thread.noted, self._owed):
+            if self._written >= max(self._of_thread.noted, self._owed * others):
                 return
             with self.lock:
                 number, text = self._noted, json.dumps(self.state_dict())
