@@ -189,11 +189,11 @@ class WorkerActor:
         Returns:
             The exit code, or the error in the config that makes a worker impossible.
         """
-        from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-        from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+        from lightning_ding.distributed.comm_worker.collector import CommCollector
+        from lightning_ding.distributed.comm_worker.learner import CommLearner
 
         try:
-            worker = BaseCommLearner(self._cfg) if self._role == "learner" else BaseCommCollector(self._cfg)
+            worker = CommLearner(self._cfg) if self._role == "learner" else CommCollector(self._cfg)
         except (ImportError, ValueError) as error:
             return error
         return int(worker.start())
