@@ -196,7 +196,7 @@ def test_subclass_that_misses_a_method_names_it() -> None:
 
 
 def test_comm_collector_creates_the_collector_of_a_task_with_its_three_functions() -> None:
-    comm = BaseCommCollector(None, channel=object())  # type: ignore[arg-type]
+    comm = BaseCommCollector(None, channel=object())
     collector = comm._create_collector({"collector_cfg": collector_cfg()})
     assert isinstance(collector, ZerglingParallelCollector)
     assert collector.send_metadata == comm.send_metadata
