@@ -22,7 +22,7 @@ PATIENCE = 30.0  # seconds before a warning that actors have not started
 
 
 @dataclass
-class Worker:
+class RayWorker:
     """A collector, or a learner with all of its ranks, which are restarted together.
 
     None of the ranks can continue without the others. Rank zero holds the store through which they meet, in the place
@@ -60,8 +60,8 @@ class WorkerSet:
     def __init__(self, cfg: ParallelConfig) -> None:
         self._ray = import_ray()
         self._cfg = cfg
-        self._workers: dict[str, Worker] = {}
-        self._runs: dict[Any, tuple[Worker, int]] = {}  # rank of each call that has not ended
+        self._workers: dict[str, RayWorker] = {}
+        self._runs: dict[Any, tuple[RayWorker, int]] = {}  # rank of each call that has not ended
         self._nodes: dict[str, Any] = {}  # references to the node on which each worker was first started
         self._groups: list[Any] = []
         self.pending = Pending(cfg.system.reconnect_timeout)
@@ -94,7 +94,7 @@ class WorkerSet:
             strategies: Ray's scheduling strategies of its ranks.
             is_needed: Whether the run fails if Ray cannot start the worker.
         """
-        worker = self._workers[name] = Worker(name, role, needs, strategies)
+        worker = self._workers[name] = RayWorker(name, role, needs, strategies)
         self._make(worker)
         self._call(worker)
         for rank, actor in enumerate(worker.actors if is_needed else ()):
@@ -151,7 +151,7 @@ class WorkerSet:
 
     # ------------------------------------------------------------------ one worker
 
-    def _make(self, worker: Worker) -> None:
+    def _make(self, worker: RayWorker) -> None:
         """Start the actors of a worker."""
         known: dict[str, Any] = {"num_cpus": worker.needs.get("CPU", 0), "num_gpus": worker.needs.get("GPU", 0)}
         known |= {"namespace": namespace_of(self._cfg.main.exp_name)}
@@ -163,14 +163,14 @@ class WorkerSet:
             for name, strategy in zip(worker.names, worker.strategies, strict=True)
         ]
 
-    def _call(self, worker: Worker) -> None:
+    def _call(self, worker: RayWorker) -> None:
         """Call the actors of a worker."""
         ranks = len(worker.actors)
         options = [] if ranks == 1 else [ranks, worker.actors[0].open_store.remote()]
         for rank, actor in enumerate(worker.actors):
             self._runs[actor.run.remote(rank, *options)] = (worker, rank)
 
-    def _restart(self, worker: Worker, reason: str) -> None:
+    def _restart(self, worker: RayWorker, reason: str) -> None:
         worker.failures += 1
         if worker.failures > self._cfg.system.restarts:
             raise RuntimeError(f"{worker.name} ended more than {self._cfg.system.restarts} times: {reason}")
@@ -180,12 +180,12 @@ class WorkerSet:
             self._make(worker)
         self._call(worker)
 
-    def _kill(self, worker: Worker) -> None:
+    def _kill(self, worker: RayWorker) -> None:
         self._runs = {ref: known for ref, known in self._runs.items() if known[0] is not worker}
         for actor in worker.actors:
             self._ray.kill(actor)
 
-    def _why(self, worker: Worker, ref: Any) -> str | None:
+    def _why(self, worker: RayWorker, ref: Any) -> str | None:
         """Return why a call of a worker has ended; None if it ended because the run is over.
 
         Raises:
