@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,21 +32,6 @@ logger = logging.getLogger(__name__)
 Functions = tuple[FetchWeights, Callable[[Any], Any], Callable[[Message], Message]]
 """Functions that fetch weights, store transitions and return their handle, and send a message and return the answer."""
 LATEST = 1000  # newest returns that are kept individually, since a task may last for weeks
-
-
-class Collected(NamedTuple):
-    """Transitions and episodes from one call of a serial collector."""
-
-    data: Any
-    """A nested dict of tensors, leading axis of transitions."""
-    returns: list[float]
-    """Returns of the main player in the episodes that ended."""
-    lengths: list[int]
-    """Lengths of these episodes in env steps."""
-    dropped: list[int]
-    """``episode_id`` of the episodes that were dropped after a fault of the env."""
-    infos: list[dict[str, float]]
-    """Numbers of the infos of the episodes that ended, by name."""
 
 
 class BaseParallelCollector:
@@ -128,8 +113,8 @@ class BaseParallelCollector:
         """
         raise not_implemented(self, "_setup")
 
-    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
-        """Return the transitions of one message."""
+    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> tuple[Any, Message]:
+        """Return the transitions of one message, leading axis of transitions, and the metadata of its episodes."""
         collector, amount = self._collector, (self.config.n_sample, self.policy_version)
         options = {"random_collect": random, "policy_kwargs": setting}
         if not collector.collects_whole_episodes:
@@ -138,7 +123,8 @@ class BaseParallelCollector:
         (returns, lengths), names = collector.pop_episodes(), collector.pop_infos()
         rows = [dict(zip(names, infos, strict=True)) for _, _, _, *infos in collector.pop_records()]
         infos = [{name: value for name, value in row.items() if math.isfinite(value)} for row in rows]
-        return Collected(self._transitions(found), returns, lengths, collector.pop_dropped_episodes(), infos)
+        ended = {"returns": returns, "lengths": lengths, "dropped_episodes": collector.pop_dropped_episodes()}
+        return self._transitions(found), {**ended, "infos": infos} if any(infos) else ended
 
     def _transitions(self, found: Any) -> Any:
         """Return the transitions in a result of the serial collector."""
@@ -199,7 +185,9 @@ class BaseParallelCollector:
             logger.info("a task was closed before its end")
         finally:
             self._seconds = time.perf_counter() - began
-            self._close_env()
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
 
     def close(self) -> None:
         """End the task at its next step; may be called from any thread and repeatedly."""
@@ -231,7 +219,8 @@ class BaseParallelCollector:
     # ------------------------------------------------------------------ collecting
 
     def _collect(self) -> None:
-        answer = self._send(Collected(None, [], [], [], []), 0.0)  # the answer contains the first settings
+        nothing: Message = {"returns": [], "lengths": [], "dropped_episodes": []}
+        answer = self._send(None, nothing, 0.0)  # the answer contains the first settings
         messages = 0
         while not (self._end_flag or answer["close"] or self._is_enough()):
             for weights in self._weights:
@@ -243,8 +232,8 @@ class BaseParallelCollector:
                 continue
             began = time.perf_counter()
             setting = {**self.config.collect_setting, **answer["collect_setting"]}
-            collected = self._collect_once(bool(answer["random"]), setting)
-            answer = self._send(collected, time.perf_counter() - began)
+            data, ended = self._collect_once(bool(answer["random"]), setting)
+            answer = self._send(data, ended, time.perf_counter() - began)
             messages += 1
             if messages % self.config.print_freq == 0:
                 summary = self._statistics.summary(0.0)
@@ -269,10 +258,12 @@ class BaseParallelCollector:
             apply_setting(self._env, setting)
         return bool(changed)
 
-    def _send(self, collected: Collected, seconds: float) -> Message:
-        """Send collected transitions, or none at the beginning of a task, and return the answer."""
+    def _send(self, data: Any, ended: Message, seconds: float) -> Message:
+        """Send collected transitions, or None at the beginning of a task, and return the answer."""
+        assert self._functions is not None
+        _, store, send = self._functions
         step, episode = self._counts()
-        sample = 0 if collected.data is None else nested.length(collected.data)
+        sample = 0 if data is None else nested.length(data)
         metadata = {
             "policy_iter": self.policy_version,
             "env_step": step - self._statistics.step,
@@ -280,30 +271,17 @@ class BaseParallelCollector:
             "cur_sample": self._statistics.sample + sample,
             "cur_step": step,
             "get_data_time": seconds,
-            "returns": collected.returns,
-            "lengths": collected.lengths,
-            "dropped_episodes": collected.dropped,
         }
-        if any(collected.infos):
-            metadata["infos"] = collected.infos
-        assert self._functions is not None
-        _, store, send = self._functions
-        handle = None if collected.data is None else store(nested.to_tensor(collected.data))
-        answer = send({"data_id": handle, **metadata})
+        handle = None if data is None else store(nested.to_tensor(data))
+        answer = send({"data_id": handle, **metadata, **ended})
         self._statistics.step = step
         self._statistics.sample += sample
-        self._statistics.add_episodes(collected.returns)
+        self._statistics.add_episodes(ended["returns"])
         return answer
 
     def _counts(self) -> tuple[int, int]:
         """Return the env steps and the episodes since the start of the task."""
         return self._collector.envstep, self._collector.episode
-
-    def _close_env(self) -> None:
-        """Close the env, if ``_setup`` has made it."""
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
 
     def _is_enough(self) -> bool:
         return self.config.n_episode is not None and self._counts()[1] >= self.config.n_episode
