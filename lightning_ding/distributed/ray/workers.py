@@ -102,9 +102,8 @@ class CoordinatorActor:
         """
         if self._mistake is not None:
             return {"is_over": True, "line": None}
-        if collectors != self._collectors:
-            self._coordinator.handle("set_collectors", {"n": collectors})
-            self._collectors = collectors
+        if collectors != self._collectors and "reply" in self.handle("set_collectors", {"n": collectors}, []):
+            self._collectors = collectors  # otherwise the next call tries again
         is_over, now = bool(self._coordinator.wait(timeout)), time.monotonic()
         if is_over or now < self._report_at:
             return {"is_over": is_over, "line": None}
