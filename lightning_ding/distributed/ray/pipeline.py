@@ -106,6 +106,7 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         join_cluster(cfg.system.ray_address, **quiet)
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 gives other processes nearly all of a busy core
         limits = {"num_cpus": _cpus_of_this_machine(cfg), "object_store_memory": OBJECT_STORE}
         ray.init("local", **limits, include_dashboard=False, **quiet)  # also on a machine of a cluster
     try:
