@@ -74,7 +74,12 @@ def test_driver_sets_the_number_of_collecting_tasks_until_the_coordinator_has_wr
     with restarted(cfg) as actor:
         asked: list[Any] = []
         answers = iter([{"failed": "no space left"}, {"reply": {}}])
-        monkeypatch.setattr(actor, "handle", lambda *message: (asked.append(message), next(answers))[1])
+
+        def handle(*message: Any) -> dict[str, Any]:
+            asked.append(message)
+            return next(answers)
+
+        monkeypatch.setattr(actor, "handle", handle)
         for number in (3, 3, 3):
             assert actor.look(0.0, number) == {"is_over": False, "line": None}
         assert asked == [("set_collectors", {"n": 3}, [])] * 2
