@@ -92,7 +92,7 @@ class PaperRay:
         actor.is_killed = True
 
     def wait(self, refs: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
-        return [ref for ref in refs if ref in self.ends], []
+        return [ref for ref in reversed(refs) if ref in self.ends], []
 
     def cluster_resources(self) -> dict[str, float]:
         return {}
