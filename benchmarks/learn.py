@@ -243,7 +243,7 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=proofs.RECIPES).stdout.strip()
 
-    folders = ("../lightning_ding", "../callbacks", "../datamodules", ".")
+    folders = ("../lightning_ding", ":!../lightning_ding/zoo", "../callbacks", "../datamodules", ".")
     changed = git("status", "--porcelain", "--untracked-files=no", "--", *folders)
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 

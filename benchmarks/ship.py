@@ -22,7 +22,6 @@ from benchmarks.proofs import PROOFS, classes, load
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.zoo import FOLDER, INDEX, ZooPolicy, policies
 
-
 LEARN = Path("docs/results/learn")
 
 
