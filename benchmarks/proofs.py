@@ -179,6 +179,7 @@ PROOFS = {
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 100_000, 450),
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
+    "trpo_cartpole": Proof("trpo", "CartPole-v1", 100_000, 475),
     "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
     "ppg_offpolicy_cartpole": Proof("ppg_offpolicy", "CartPole-v1", 100_000, 450),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
