@@ -133,6 +133,7 @@ DQN_LANDER = {
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
+FALLS = {"dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"}}
 DM_CONTROL = "lightning_ding.di_engine.env_makers.make_dm_control"
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
@@ -224,6 +225,8 @@ PROOFS = {
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
+    "mbpo_inverted_pendulum": Proof("mbpo", "InvertedPendulum-v5", 3_000, 950, FALLS, seeds=(0, 1, 2)),
+    "sac_inverted_pendulum": Proof("sac", "InvertedPendulum-v5", 15_000, 950, seeds=(0, 1, 2)),
     "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 5_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),

@@ -14,7 +14,8 @@ Where this differs: the critic fits returns in several passes over shuffled mini
 Carlo returns. The line search compares L with its value before the step, without a share of the expected gain. Products
 with F take all transitions of the rollout. A multiple of the identity, ``learn.cg_damping``, is added to F, as in the
 authors' code. With ``learn.entropy_weight`` the mean entropy is a part of L. The actor's step has the precision of the
-weights under mixed precision, and ``compile`` covers the critic only. ``train_iter`` counts the actor's step and the
+weights under mixed precision, and ``compile`` covers the critic only. The actor's step is computed in evaluation mode,
+because dropout would add to the divergence. ``train_iter`` counts the actor's step and the
 critic's minibatches. All transitions of a rollout are in memory with the actor's activations.
 
 Shapes: S transitions of a rollout, P parameters of the actor.
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.base.config import NO_CLIP, PolicyConfig
+from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import ActorCriticPolicy, RolloutBatch
@@ -174,18 +175,18 @@ class TRPOPolicy(ActorCriticPolicy[TRPOConfig]):
         if self.config.learn.adv_norm:
             (advantage,) = self._standardise([data["advantage"][None]], [data["obs"]])
             data = {**data, "advantage": advantage[0]}
-        with torch.autocast(self.device.type, enabled=False):
+        with torch.autocast(self.device.type, enabled=False), self._in_eval_mode.context:
             step = self.natural_step(cast(RolloutBatch, data))
             with torch.no_grad():
                 report = self.loss_of_actor(cast(RolloutBatch, data))[1]
-        self.updater.minimise(self.loss_of_step, {**data, "change": step.change}, ACTOR, NO_CLIP)
+        self.make_step(step.change)
         self.progress.train_iter += 1
         return {**report, "approx_kl": step.kl, "surrogate_gain": step.gain}
 
-    def loss_of_step(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return a loss of which a gradient step of size 1 is ``change``, shape (P,), and no metrics."""
-        parameters = self._actor_parameters()
-        return -torch.cat([one.flatten() for one in parameters]).dot(batch["change"]), {}
+    def make_step(self, change: Tensor) -> None:
+        """Add ``change``, shape (P,), to the actor's parameters, by a loss whose gradient is its negative."""
+        loss = -torch.cat([one.flatten() for one in self._actor_parameters()]).dot(change)
+        self.updater.step(loss, ACTOR)
 
     def natural_step(self, data: RolloutBatch) -> Step:
         """Return the step of the actor on the transitions of a rollout; the weights stay as they are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ def rollout(policy: Any) -> Any:
     obs = torch.randn(SIZE, 4, generator=rng, dtype=torch.float64)
     with torch.no_grad():
         distribution = policy._distribution(policy._logit(obs), obs)
-        action = distribution.sample(policy.rng)
+        action = distribution.sample(np.random.default_rng(2))
         log_prob = distribution.log_prob(action)
     return {
         **{"obs": obs, "action": action, "log_prob": log_prob},
@@ -86,7 +87,7 @@ def test_the_step_is_that_of_a_dense_solve() -> None:
     matrix += 0.1 * torch.eye(len(matrix), dtype=torch.float64)
     direction = torch.linalg.solve(matrix, surrogate_gradient(policy, data))
     longest = (2e-4 / (direction @ matrix @ direction)).sqrt() * direction
-    assert_close(step.change, longest, rtol=1e-4, atol=1e-8)
+    assert_close(step.change, longest, rtol=1e-4, atol=1e-4 * float(longest.abs().max()))
 
 
 def test_few_iterations_leave_another_direction() -> None:
@@ -107,7 +108,7 @@ def test_a_step_raises_the_surrogate_within_the_limit(space: str, shape: Any) ->
     with torch.no_grad():
         old = policy._distribution(policy._logit(data["obs"]), data["obs"])
     loss = policy.loss_of_actor(data)[0]
-    policy.updater.minimise(policy.loss_of_step, {"change": step.change}, 1)
+    policy.make_step(step.change)
     assert_close(weights(policy), before + step.change)
     assert_close(loss - policy.loss_of_actor(data)[0], step.gain)
     assert step.gain > 0
