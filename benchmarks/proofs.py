@@ -133,7 +133,10 @@ DQN_LANDER = {
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
-FALLS = {"dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"}}
+FALLS = {
+    "dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"},
+    "learn": {"update_per_collect": 40},
+}
 DM_CONTROL = "lightning_ding.di_engine.env_makers.make_dm_control"
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
