@@ -230,7 +230,7 @@ PROOFS = {
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
     "mbpo_inverted_pendulum": Proof("mbpo", "InvertedPendulum-v5", 3_000, 950, FALLS, seeds=(0, 1, 2)),
     "sac_inverted_pendulum": Proof("sac", "InvertedPendulum-v5", 15_000, 950, seeds=(0, 1, 2)),
-    "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 8_000, -200, seeds=(0, 1, 2), evaluations=10),
+    "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 8_000, -200, seeds=(0, 1, 2), evaluations=5),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),
