@@ -397,7 +397,9 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         slow=True,
     ),
     "bro": Run(2000, deep_merge(NO_ENTROPY, SMALL_BRO), f"{OF_BLOCKS}; {OF_ENTROPY}", slow=True),
-    "td7": Run(2000, COPIED_SOON, OF_COPIES, slow=True),
+    "td7": Run(
+        3000, COPIED_SOON, f"{OF_COPIES}; each copy is one backup, and 20 of them leave 0.9^20 of a value", slow=True
+    ),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
