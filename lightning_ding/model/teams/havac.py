@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lightning_ding.model.actor import FIRST_LOG_SIGMA
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.teams.agents import check_vectors
 from lightning_ding.model.teams.team_vac import TeamVAC
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE
@@ -48,6 +49,10 @@ class HAVAC(TeamVAC):
         >>> network({"agent_state": torch.zeros(2, 3, 4)})["logit"].shape, len(network.agents)
         (torch.Size([2, 3, 5]), 3)
     """
+
+    def __init__(self, agent_num: int, agent_obs_shape: int, global_obs_shape: int, *args: Any, **options: Any) -> None:
+        check_vectors("happo", agent_obs_shape=agent_obs_shape, global_obs_shape=global_obs_shape)
+        super().__init__(agent_num, agent_obs_shape, global_obs_shape, *args, **options)
 
     def _make_actors(
         self,
