@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -185,3 +186,15 @@ def test_options_of_images_are_refused_for_vectors(option: dict[str, Any]) -> No
     shapes = {"agent_num": 2, "agent_obs_shape": 5, "global_obs_shape": 10, "action_shape": 2}
     with pytest.raises(ValueError, match=r"model\.encoder.* must be left out for a team that sees vectors"):
         create_policy({"type": "qmix", "model": {**shapes, **option}})
+
+
+def test_graph_of_one_agent_gets_its_image(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    policy, _ = train("mappo", 128)
+    path = policy.export(tmp_path / "agent.onnx", agent=1)
+    import onnxruntime
+
+    seen = np.random.default_rng(0).integers(0, 256, (1, 2, SIDE, SIDE, 3)).astype(np.uint8)
+    whole = {"agent_state": torch.from_numpy(seen), "alive": torch.ones(1, 2)}
+    (action, *_) = onnxruntime.InferenceSession(path).run(None, {"obs": seen[:, 1]})
+    assert action.item() == policy.eval_mode.forward(whole)["action"][0, 1]
