@@ -41,7 +41,8 @@ def test_returns_are_those_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
         obs, _ = env.reset()
         total, is_over, day = 0.0, False, 0
         while not is_over:
-            assert obs["agent_state"].argmax(0)[0] == ORDERS[order, day]
+            inside, switch = ORDERS[order, day], visits[day].state[row] // 9 % 2
+            assert obs["agent_state"][inside].tolist() == [1, switch]
             action = np.full(3, int(visits[day].action[row]))
             obs, reward, is_over, _, _ = env.step(action)
             total, day = total + reward, day + 1
