@@ -26,6 +26,7 @@ import os
 import sys
 import time
 import types
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ N_TEST, MAX_CYCLES, NEVER = 100, 25, 10**9
 GAME = "simple-spread-of-mpe2-v0"
 
 
-class Spread(gym.Env):  # type: ignore[misc,type-arg]
+class Spread(gym.Env[Any, Any]):
     """``simple_spread`` in EPyMARL's form: tuples of observations, actions and rewards; EPyMARL ends episodes."""
 
     def __init__(self, **options: Any) -> None:
@@ -100,8 +101,7 @@ def config_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure(config: dict[str, Any]) -> dict[str, Any]:
     """Train, play greedy episodes at the end, and return what was measured."""
-    import run
-    import runners
+    run, runners = import_module("run"), import_module("runners")  # of EPyMARL
 
     kept: list[Any] = []
     base = runners.REGISTRY[config["runner"]]
@@ -111,7 +111,8 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
 
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)
-            self.tests, self.is_over = [], False
+            self.tests: list[Any] = []
+            self.is_over = False
             kept.append(self)
 
         def run(self, test_mode: bool = False) -> Any:

@@ -102,6 +102,6 @@ def test_pistonball_of_dizoo_runs_with_its_images() -> None:
         },
     }
     create = {"env": {"type": "petting_zoo_pistonball"}, "env_manager": {"type": "base"}, "policy": {"type": "qmix"}}
-    policy = serial_pipeline((main, create), seed=0, max_env_step=30)
+    policy: Any = serial_pipeline((main, create), seed=0, max_env_step=30)
     assert policy.model.agents.images.layers is not None
     assert policy.model.mixer.first_bias.in_features == 16  # features of the image of the whole game

@@ -26,7 +26,7 @@ FROM_REPLAY = ("iql_ma", "vdn", "qmix", "wqmix", "qtran", "madqn")
 FROM_ROLLOUTS = ("ippo", "mappo", "recurrent_mappo", "coma")
 
 
-class Squares(ParallelEnv):
+class Squares(ParallelEnv):  # type: ignore[misc]
     """Each of two agents sees a white square, at the left or at the right, and gets 1 for naming the side."""
 
     metadata: ClassVar[dict[str, Any]] = {"name": "squares"}
@@ -109,8 +109,11 @@ def test_images_of_agents_and_the_state_stay_bytes() -> None:
     env = ParallelTeam(Squares)
     obs, _ = env.reset(seed=0)
     assert env.observation_space.contains(obs)
-    assert (obs["agent_state"].shape, obs["agent_state"].dtype) == ((2, SIDE, SIDE, 3), np.uint8)
-    assert (obs["global_state"].shape, obs["global_state"].dtype) == ((SIDE, 2 * SIDE, 3), np.uint8)
+    assert {name: obs[name].shape for name in ("agent_state", "global_state")} == {
+        "agent_state": (2, SIDE, SIDE, 3),
+        "global_state": (SIDE, 2 * SIDE, 3),
+    }
+    assert obs["agent_state"].dtype == obs["global_state"].dtype == np.dtype(np.uint8)
     assert team_shapes(env.observation_space, env.action_space, "qmix") == {
         "agent_num": 2,
         "agent_obs_shape": (SIDE, SIDE, 3),
@@ -134,8 +137,8 @@ def test_joined_state_of_images_is_refused() -> None:
 
 def test_values_of_agents_with_images_are_those_of_each_alone() -> None:
     torch.manual_seed(0)
-    shapes = {"agent_num": 2, "agent_obs_shape": (SIDE, SIDE, 3), "global_obs_shape": (SIDE, 2 * SIDE, 3)}
-    network = QMIXNetwork(**shapes, action_shape=2, agent_id=False, encoder_kwargs=SMALL)
+    shapes: dict[str, Any] = {"agent_obs_shape": (SIDE, SIDE, 3), "global_obs_shape": (SIDE, 2 * SIDE, 3)}
+    network = QMIXNetwork(agent_num=2, **shapes, action_shape=2, agent_id=False, encoder_kwargs=SMALL)
     seen = torch.randint(0, 256, (3, 4, 2, SIDE, SIDE, 3), dtype=torch.uint8)
     logit = network({"agent_state": seen}, network.first_state(4))["logit"]
     assert logit.shape == (3, 4, 2, 2)
@@ -146,7 +149,7 @@ def test_values_of_agents_with_images_are_those_of_each_alone() -> None:
 
 def test_value_of_the_team_depends_on_the_image_of_the_state() -> None:
     torch.manual_seed(0)
-    shapes = {"agent_num": 2, "agent_obs_shape": 5, "global_obs_shape": (SIDE, SIDE, 3)}
+    shapes: dict[str, Any] = {"agent_num": 2, "agent_obs_shape": 5, "global_obs_shape": (SIDE, SIDE, 3)}
     network = QMIXNetwork(**shapes, action_shape=2, encoder_kwargs=SMALL)
     value, dark = torch.ones(6, 2), torch.zeros(6, SIDE, SIDE, 3, dtype=torch.uint8)
     mixed = [network.mix(value, {"agent_state": torch.zeros(6, 2, 5), "global_state": x}) for x in (dark, dark + 200)]

@@ -181,8 +181,9 @@ def _without_mask(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def _state_space(state: NDArray[Any]) -> spaces.Box:
-    is_bytes = state.dtype == np.uint8
-    return spaces.Box(*((0, 255) if is_bytes else (-np.inf, np.inf)), state.shape, state.dtype.type)
+    if state.dtype == np.uint8:
+        return spaces.Box(0, 255, state.shape, np.uint8)
+    return spaces.Box(-np.inf, np.inf, state.shape, np.float32)
 
 
 def _without(observation: Any) -> Any:

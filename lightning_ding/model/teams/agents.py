@@ -72,10 +72,9 @@ class ImageFeatures(nn.Module):
     ) -> None:
         super().__init__()
         self.layers: Any = None
-        if isinstance(shape, int):
-            self.shape, self.output_size = (shape,), shape
-        else:
-            self.shape = tuple(shape)
+        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.output_size: int = self.shape[0]
+        if not isinstance(shape, int):
             self.layers = encoder_for(self.shape, encoder, None, activation, layer_norm, encoder_kwargs)
             self.output_size = self.layers.output_size
 

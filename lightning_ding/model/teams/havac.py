@@ -71,7 +71,7 @@ class HAVAC(TeamVAC):
     def compute_actor(self, obs: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return ``logit``: a tensor (..., N, A), or for continuous actions ``mu`` and ``sigma`` of that shape."""
         agents: Any = self.agents
-        output = full_precision(stacked([agent.net for agent in agents], obs[AGENT_STATE]))
+        output = full_precision(stacked([agent.net for agent in agents], self.images(obs[AGENT_STATE])))
         if agents[0].log_sigma is None:
             return {"logit": output}
         sigma = torch.stack([agent.log_sigma for agent in agents]).exp()

@@ -113,7 +113,7 @@ class TeamQ(nn.Module):
         layers: dict[str, Any] = {"hidden_sizes": widths, "activation": activation, "layer_norm": layer_norm}
         layers["core"] = core if core and core["type"] else None
         ids = {"parameter_sharing": parameter_sharing, "agent_id": agent_id}
-        self.image_options = {"encoder": encoder, "encoder_kwargs": encoder_kwargs}
+        self.image_options: dict[str, Any] = {"encoder": encoder, "encoder_kwargs": encoder_kwargs}
         self.image_options |= {"activation": activation, "layer_norm": layer_norm}
         self.options = {"agent_num": agent_num, "seen": agent_obs_shape, "images": self.image_options, **ids, **layers}
         self.agents = AgentValues(self.action_size, **self.options)
@@ -246,3 +246,7 @@ class QTRANNetwork(VDNNetwork):
         self.state_images = self._state_images()
         sizes = (self.agents.encoder.output_size, self.action_size, self.state_images.output_size)
         self.joint = JointValues(*sizes, embedding_size)
+
+    def state_of(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Return the global state, or the features of one that is an image, for ``joint``; shape (..., F)."""
+        return self.state_images(global_state(obs))  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ Shapes: T steps of a sequence, B sequences, N agents.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from lightning_ding.policy.teams.team_q import (
     TeamQPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.utils.teams import global_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +89,12 @@ class QTRANPolicy(TeamQPolicy[QTRANConfig]):
         ``nopt_loss``.
         """
         steps, learn = self._steps(batch), self.config.learn
-        feature, alive, state = steps.output["feature"], steps.alive[:-1], self._state(self.model, steps.now)
+        feature, alive, state = steps.output["feature"], steps.alive[:-1], self.model.state_of(steps.now)
         best = self._greedy(steps.output["logit"].detach(), steps.now)
         joint = self.model.joint(feature, batch["action"], alive, state)
         with torch.no_grad():
-            later = self._state(self.target_model, steps.after)
-            after = (steps.target["feature"], steps.following, steps.alive[1:], later)
+            state_after = self.target_model.state_of(steps.after)
+            after = (steps.target["feature"], steps.following, steps.alive[1:], state_after)
             target = self._targets_of(batch, steps, self.target_model.joint(*after))
             joint_of_best = self.model.joint(feature, best, alive, state)
         of_state = self.model.joint.of_state(state)
@@ -110,9 +109,3 @@ class QTRANPolicy(TeamQPolicy[QTRANConfig]):
         loss, report = self._result(batch, steps, joint, target, loss)
         parts = {"td_loss": td_loss, "opt_loss": opt_loss, "nopt_loss": nopt_loss}
         return loss, report | {name: part.detach() for name, part in parts.items()}
-
-    @staticmethod
-    def _state(network: Any, obs: Any) -> Tensor:
-        """Return the global state, or its features if it is an image."""
-        state: Tensor = network.state_images(global_state(obs))
-        return state
