@@ -173,6 +173,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             self.run.finish()
         else:
             self.save()
+        self.run.database.close()
         self._lock.release()
 
     def _prepare_to_listen(self, resume: bool) -> Store:

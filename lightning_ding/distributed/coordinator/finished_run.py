@@ -10,7 +10,8 @@ from typing import Any
 from lightning_ding.checkpoints import last_checkpoint
 from lightning_ding.distributed.commander.base import get_parallel_commander_cls
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.resume_config import COORDINATOR, STATE_FILE, holds_run, name_of, read_state
+from lightning_ding.distributed.coordinator.older_files import import_older
+from lightning_ding.distributed.coordinator.resume_config import database_of, holds_run, name_of, read_state
 from lightning_ding.utils.protocols import Monitor
 
 STOP_VALUE, WIN_RATE = "main.env.stop_value", "system.coordinator.commander.league.win_rate"
@@ -56,7 +57,15 @@ def end_of(folder: Path) -> dict[str, Any] | None:
     Raises:
         ValueError: If the state of the run is damaged.
     """
-    return read_state(folder / COORDINATOR / STATE_FILE).get("finished") if holds_run(folder) else None
+    if not holds_run(folder):
+        return None
+    database = database_of(folder)
+    try:
+        import_older(database.file.parent, database)
+        found: dict[str, Any] | None = read_state(database)["finished"]
+        return found
+    finally:
+        database.close()
 
 
 def check_continuation(config: ParallelConfig) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from lightning_ding import nested
-from lightning_ding.distributed.coordinator.journal import Entry, renamed
+from lightning_ding.distributed.coordinator.journal import Entry
+from lightning_ding.distributed.coordinator.older_files import renamed
 from lightning_ding.distributed.coordinator.publications import Newest
 from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.distributed.block_files import checksum_of, read_block
+from lightning_ding.distributed.coordinator.database import Database
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
 from lightning_ding.distributed.coordinator.publications import Newest
@@ -39,7 +40,7 @@ class Replay:
         buffer_id: Id of the buffer.
         cfg: Config of the buffer; empty to use the buffer config of the policy.
         settings: Settings for filling and reading the buffer.
-        folder: Folder of the coordinator's files.
+        database: Database of the run, next to which the data are.
         store: Store from which blocks are read.
         columns: Columns that a learner has announced; None if there are none yet.
 
@@ -52,7 +53,7 @@ class Replay:
         buffer_id: str,
         cfg: Mapping[str, Any],
         settings: ReplaySettings,
-        folder: Path,
+        database: Database,
         store: Store,
         columns: Announced | None = None,
     ) -> None:
@@ -60,7 +61,9 @@ class Replay:
         self.settings = settings
         self._make_intake = partial(Intake, cfg, settings)
         self.intake = self._make_intake()
-        self.journal = Journal(folder / "journal" / buffer_id, folder / "damaged" / buffer_id)
+        folder = database.file.parent
+        data, damaged = (folder / name / buffer_id for name in ("journal", "damaged"))
+        self.journal = Journal(database, buffer_id, data, damaged)
         self.snapshots = Snapshots(folder / "snapshots" / buffer_id)
         self._store = store
         self._lock = threading.Condition(threading.RLock())

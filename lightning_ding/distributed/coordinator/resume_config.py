@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import MARK, deep_merge, require, to_dict, without_defaults
+from lightning_ding.config import MARK, deep_merge, to_dict, without_defaults
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
+from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
+from lightning_ding.distributed.coordinator.older_files import STATE_FILE as OLDER_FILE
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.policy import get_policy_cls
 from lightning_ding.policy.base.older_configs import renewed
@@ -51,7 +53,7 @@ def renew_learning(tasks: Iterable[Task], config: ParallelConfig) -> None:
     for task in tasks:
         if task.role == "learner":
             about = {"learner_cfg": to_dict(config.system.learner), "main": to_dict(config.main)}
-            task.info |= {**about, "policy": dict(config.main.policy)}
+            task.info = {**task.info, **about, "policy": dict(config.main.policy)}
 
 
 def _buffer(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,14 +92,14 @@ def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]
 
 COORDINATOR = "coordinator"
 """Folder of the coordinator's files in the folder of a run."""
-STATE_FILE = "state.json"
-"""File with its tasks, in that folder; there is one as long as a run can be resumed."""
-PARTS_OF_STATE = {"scheduler", "results", "buffers", "fixed"}
+DATABASE_FILE = "run.db"
+"""Database of a run, in that folder; there is one as long as the run can be resumed."""
+PARTS_OF_STATE = ("scheduler", "results", "buffers", "fixed")
 
 
 def holds_run(folder: Path) -> bool:
-    """Return whether a folder holds a run that can be resumed."""
-    return (folder / COORDINATOR / STATE_FILE).exists()
+    """Return whether a folder holds a run that can be resumed, also one of an earlier version."""
+    return any((folder / COORDINATOR / name).exists() for name in (DATABASE_FILE, OLDER_FILE))
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -140,26 +142,50 @@ def check_folder_of_coordinator(folder: Path, resume: bool) -> None:
     left = next((file for file in files.rglob("[!.]*") if file.is_file()), None)
     if left is not None:
         raise ValueError(
-            f"{name} contains files of a run, such as {left.relative_to(folder)}, but not {COORDINATOR}/{STATE_FILE}, "
-            "without which it cannot be resumed; nothing was changed: restore that file, or choose another folder"
+            f"{name} contains files of a run, such as {left.relative_to(folder)}, but not {COORDINATOR}/{DATABASE_FILE},"
+            " without which it cannot be resumed; nothing was changed: restore that file, or choose another folder"
         )
     if resume:
         raise ValueError(f"{name} contains no run to resume: start without --resume, or correct main.exp_name")
 
 
-def read_state(file: Path) -> dict[str, Any]:
+def database_of(folder: Path) -> Database:
+    """Return the database of a run, which need not exist.
+
+    Args:
+        folder: ``main.exp_name`` of the run.
+    """
+    return Database(folder / COORDINATOR / DATABASE_FILE)
+
+
+def records_of(state: Mapping[str, Any]) -> dict[Key, Any]:
+    """Return the records of a state, of which a change of a task rewrites few."""
+    records: dict[Key, Any] = {("state", name): state[name] for name in (*PARTS_OF_STATE, "least", "finished")}
+    for task_id, task in state["tasks"].items():
+        records["contents", task_id] = task["info"]
+        records["task", task_id] = {name: value for name, value in task.items() if name != "info"}
+    return records
+
+
+def read_state(database: Database) -> dict[str, Any]:
     """Return the state of a run.
 
     Raises:
-        ValueError: If the file is damaged.
+        DamagedError: If a record of it is missing or damaged.
     """
-    try:
-        state: dict[str, Any] = json.loads(file.read_text())
-        missing = sorted(PARTS_OF_STATE - state.keys())
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{file} is damaged, so the run cannot be resumed: {error}") from error
-    require(not missing, str(file), f"the state of a run, with {', '.join(sorted(PARTS_OF_STATE))}", sorted(state))
-    return state
+    kinds = {kind: dict(database.read(kind)) for kind in ("state", "task", "contents")}
+    found, tasks, contents = kinds["state"], kinds["task"], kinds["contents"]
+    is_whole = found.keys() >= set(PARTS_OF_STATE) and tasks.keys() == contents.keys()
+    damaged = next((one for part in kinds.values() for one in part.values() if isinstance(one, DamagedError)), None)
+    if damaged is not None or not is_whole:
+        why = damaged or f"it has the records {sorted(found)}"
+        raise DamagedError(f"{database.file} is damaged, so the run cannot be resumed: {why}")
+    return {
+        "least": {},
+        "finished": None,
+        **found,
+        "tasks": {name: {**task, "info": contents[name]} for name, task in tasks.items()},
+    }
 
 
 def _is_over(folder: Path) -> ValueError:

@@ -82,7 +82,7 @@ class Scheduler:
     def release(self, task: Task) -> None:
         """Take a task from its owner: another worker continues a learner's task; a collector's task is replaced."""
         if task.role == "learner" and not self.is_over:
-            task.info["resume"] = True
+            task.info = {**task.info, "resume": True}
             self.book.release(task)
             return
         self.book.end(task)
@@ -174,9 +174,9 @@ class Scheduler:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as builtins."""
+        """Return everything but the tasks as builtins."""
         return {
-            "book": self.book.state_dict(),
+            **self.book.state_dict(),
             "commander": self.commander.state_dict(),
             "space": self._space,
             "asked_space": self._asked_space,
@@ -185,16 +185,19 @@ class Scheduler:
             "is_over": self.is_over and self.error is None,  # a run that was given up may be resumed
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], continues: bool = False) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]], continues: bool = False
+    ) -> None:
         """Restore the state that ``state_dict`` returned; new tasks follow the current config.
 
         The number of collecting tasks follows it too, if it is different from that of the previous config.
 
         Args:
             state: State as builtins.
+            tasks: Tasks as ``TaskBook.described`` returned them.
             continues: Whether a run that is over continues, with new tasks for new workers.
         """
-        self.book.load_state_dict(state["book"])
+        self.book.load_state_dict(state, tasks)
         self.commander.load_state_dict(state["commander"])
         self._space = state["space"]
         self.restarts = state.get("restarts", 0) + 1

@@ -195,17 +195,20 @@ class TaskBook:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return tasks and their owners as builtins."""
-        tasks = [{**vars(task), "info": dict(task.info)} for task in self.tasks.values()]  # asdict() is far slower
-        return {"runs": self._runs, "over": list(self.over), "tasks": tasks}
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Return the tasks as builtins, by their ids."""
+        return {task_id: dict(vars(task)) for task_id, task in self.tasks.items()}  # asdict() is far slower
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that ``state_dict`` returned; the leases of the owners start now."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the tasks as builtins."""
+        return {"runs": self._runs, "over": list(self.over)}
+
+    def load_state_dict(self, state: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore what ``state_dict`` and ``described`` returned; the leases of the owners start now."""
         now = self._clock()
         self._runs = int(state["runs"])
         self.over.extend(state["over"])
-        for saved in state["tasks"]:
+        for saved in tasks.values():
             task = Task(**{**saved, "is_touched": True, "waiting_since": now})
             self.tasks[task.task_id] = task
             if task.owner is not None:
