@@ -141,9 +141,10 @@ def check_folder_of_coordinator(folder: Path, resume: bool) -> None:
         raise _has_no_data(folder) if resume else _is_over(folder)
     left = next((file for file in files.rglob("[!.]*") if file.is_file()), None)
     if left is not None:
+        file = f"{COORDINATOR}/{DATABASE_FILE}"
         raise ValueError(
-            f"{name} contains files of a run, such as {left.relative_to(folder)}, but not {COORDINATOR}/{DATABASE_FILE},"
-            " without which it cannot be resumed; nothing was changed: restore that file, or choose another folder"
+            f"{name} contains files of a run, such as {left.relative_to(folder)}, but not {file}, without which it "
+            "cannot be resumed; nothing was changed: restore that file, or choose another folder"
         )
     if resume:
         raise ValueError(f"{name} contains no run to resume: start without --resume, or correct main.exp_name")
