@@ -22,7 +22,7 @@ from lightning_ding.distributed.commander.base import (
     get_parallel_commander_cls,
 )
 from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelCommander
-from lightning_ding.distributed.commander.solo import NaiveParallelCommander, SoloParallelCommander
+from lightning_ding.distributed.commander.solo import SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner
@@ -99,6 +99,7 @@ _register_transports()
 _HOMES = {
     "FlaskChannel": "distributed.flask_fs.channel",
     "NaiveCollector": "di_engine.naive_collector",
+    "NaiveParallelCommander": "di_engine.parallel_commanders",
     "SendLearnInfoHook": "di_engine.parallel_forms",
     "SendPolicyHook": "di_engine.parallel_forms",
 }

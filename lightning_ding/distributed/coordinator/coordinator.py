@@ -260,7 +260,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
     def _set_space(self, wanted: Callable[[int], int]) -> Message:
         """Allow so many concurrent collecting tasks as a function of their present number returns."""
         with self.run.lock:
-            space = self.scheduler.commander.collector_task_space.size
+            space = self.scheduler.spaces["collector"]
             amount = wanted(space) - space
             if amount > 0 and space + amount > MAX_TASKS:
                 raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")

@@ -69,15 +69,16 @@ class Endpoint:
         self.scheduler.book.renew(messages.text(message, "worker_id"))
         return self.scheduler.book.is_over(messages.text(message, "run_id"))
 
-    def _finish(self, task: Task, info: Mapping[str, Any], is_done: bool) -> None:
-        """End a task, or release it for another worker."""
-        if not is_done:
+    def _finish(self, task: Task, info: Mapping[str, Any]) -> bool:
+        """End a task that its info marks as done, or release it for another worker; return whether it is done."""
+        if not info.get(f"{task.role}_done", False):
             self.scheduler.release(task)
-            return
+            return False
         try:
             self.scheduler.finish(task, info)
         except (KeyError, TypeError, ValueError) as error:
             raise Refusal(400, f"info is not the finish info of a {task.role}: {error!r}") from error
+        return True
 
 
 class WorkerEndpoint(Endpoint):
@@ -96,9 +97,9 @@ class WorkerEndpoint(Endpoint):
         role: Any = messages.text(message, "role")
         if role not in ROLES:
             raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
-        worker_id, resource = messages.text(message, "worker_id"), messages.mapping(message, "resource")
+        messages.mapping(message, "resource")
         with self.run.lock:
-            self.scheduler.book.connect(worker_id, role, resource)
+            self.scheduler.book.connect(messages.text(message, "worker_id"), role)
         return {"lease": self.scheduler.book.lease}
 
     def answer_heartbeat(self, message: Message) -> Message:
@@ -218,8 +219,7 @@ class CollectorEndpoint(Endpoint):
         with self.run.lock:
             if not self._is_over(message):
                 task, info = self._owned(message, "collector"), messages.mapping(message, "info")
-                is_done = self.scheduler.commander.judge_collector_finish(task.task_id, info)
-                self._finish(task, info, is_done)
+                is_done = self._finish(task, info)
                 if is_done and task.is_evaluation:
                     self.run.results.note_evaluation(info, self.run.env_step())
                 self.run.changed()
@@ -378,7 +378,7 @@ class LearnerEndpoint(Endpoint):
             weights.write()  # if that failed for an earlier copy of this message
         self.run.commit()  # before weights are deleted that this snapshot may replace
         with self.run.lock:
-            weights.keep_only(commander.needed_policies())
+            weights.keep_only(commander.needed_policies(self.scheduler.contents("collector")))
             return {"serial": weights.serials()[policy_id]}
 
     def answer_learner_close_task(self, message: Message) -> Message:
@@ -387,7 +387,7 @@ class LearnerEndpoint(Endpoint):
             if not self._is_over(message):
                 task, info = self._owned(message, "learner"), read_info(message)
                 self._note_info(task, info)
-                self._finish(task, info, self.scheduler.commander.judge_learner_finish(task.task_id, info))
+                self._finish(task, info)
                 self.run.changed()
         return {}
 
@@ -431,7 +431,7 @@ class LearnerEndpoint(Endpoint):
 
     def _note_info(self, task: Task, info: Mapping[str, Any]) -> None:
         self.run.results.note_learner(info)
-        self.scheduler.commander.update_learner_info(task.task_id, info)
+        self.scheduler.commander.note_learner(info)
 
 
 def _progress(replay: Replay) -> dict[str, int]:
