@@ -16,8 +16,8 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.finished_run import limits_of
-from lightning_ding.distributed.coordinator.resume_config import database_of
+from lightning_ding.distributed.coordinator.folder import database_of
+from lightning_ding.distributed.coordinator.resume import limits_of
 from lightning_ding.distributed.flask_fs.auth import read_token
 from lightning_ding.entry import supervisor, supervisor as child
 from lightning_ding.entry.supervisor import RunFailedError, RunSupervisor

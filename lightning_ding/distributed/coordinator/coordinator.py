@@ -23,9 +23,7 @@ from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig, read_run
 from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint, WorkerEndpoint
-from lightning_ding.distributed.coordinator.finished_run import check_continuation
-from lightning_ding.distributed.coordinator.folder_lock import FolderLock, require_unused
-from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
+from lightning_ding.distributed.coordinator.folder import FolderLock, check_start
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
@@ -182,7 +180,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         allowed = f"given with the transport {self.config.system.transport!r}, which starts all processes itself"
         require(not transport.runs_alone, "store", allowed, None)
         transport.check(self.config)
-        check_unused_folder(self.config, resume)
+        check_start(self.config, resume, may_have_learner=True)
         self._lock.acquire()
         transport.make_secret(self.config)
         return transport.make_store(self.config)
@@ -268,23 +266,6 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             self.run.changed()
         self.run.commit()
         return {"collector_task_space": space}
-
-
-def check_unused_folder(config: ParallelConfig, resume: bool) -> None:
-    """Check that a coordinator can start in the folder of a run, before anything is written there.
-
-    Args:
-        config: Config of the run.
-        resume: Whether a run is to be resumed.
-
-    Raises:
-        ValueError: If another coordinator uses the folder, it holds files of another run and ``resume`` is false, or no
-            run that can be continued and ``resume`` is true.
-    """
-    folder = Path(config.main.exp_name)
-    require_unused(folder)
-    check_folder_of_coordinator(folder, resume)
-    check_continuation(config)
 
 
 def announce(folder: Path, server: Server) -> None:

@@ -20,19 +20,11 @@ from typing import Any
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.coordinator.database import Key
-from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
+from lightning_ding.distributed.coordinator.folder import COORDINATOR, check_folder, database_of, read_state, records_of
 from lightning_ding.distributed.coordinator.older_files import import_older
 from lightning_ding.distributed.coordinator.publications import Newest, PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
-from lightning_ding.distributed.coordinator.resume_config import (
-    COORDINATOR,
-    check_fixed_part,
-    check_folder_of_coordinator,
-    database_of,
-    fixed_part,
-    read_state,
-    records_of,
-)
+from lightning_ding.distributed.coordinator.resume import check_end, check_fixed_part, fixed_part, record_of_end
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
@@ -72,7 +64,7 @@ class RunState:
         self.config = config = settings.config
         self.folder = Path(config.main.exp_name)
         self.files = self.folder / COORDINATOR
-        check_folder_of_coordinator(self.folder, resume)
+        check_folder(self.folder, resume, may_have_learner=True)
         self.settings = settings
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)

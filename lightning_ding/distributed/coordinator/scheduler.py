@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_ding.distributed.commander.base import BaseParallelCommander, TaskInfo, evaluates, spaces_of
 from lightning_ding.distributed.config import CoordinatorConfig
-from lightning_ding.distributed.coordinator.resume_config import renew_learning
+from lightning_ding.distributed.coordinator.resume import renew_learning
 from lightning_ding.distributed.coordinator.tasks import Task, TaskBook, WorkerRecord
 from lightning_ding.distributed.transport import ROLES, Role
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.folder_lock import FolderLock
+from lightning_ding.distributed.coordinator.folder import FolderLock, holds_run
 from lightning_ding.distributed.progress import ProgressLine
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
@@ -133,7 +133,6 @@ class CoordinatorActor:
 
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
         from lightning_ding.distributed.coordinator.coordinator import Coordinator
-        from lightning_ding.distributed.coordinator.resume_config import holds_run
 
         self._lock = FolderLock(self._folder, PATIENCE)
         self._lock.acquire()

@@ -13,11 +13,11 @@ import torch
 
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.distributed import ParallelConfig
-from lightning_ding.distributed.coordinator import finished_run
+from lightning_ding.distributed.coordinator import resume
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.database import Database
-from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
+from lightning_ding.distributed.coordinator.resume import check_end, record_of_end
 from lightning_ding.distributed.in_process import MemoryStore
 from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both, config, transitions
 
@@ -25,7 +25,7 @@ from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both
 @pytest.fixture(autouse=True)
 def checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each learner a checkpoint, because the workers here are scripted."""
-    monkeypatch.setattr(finished_run, "last_checkpoint", lambda folder: folder / "run.ckpt")
+    monkeypatch.setattr(resume, "last_checkpoint", lambda folder: folder / "run.ckpt")
 
 
 def finish(run: Run, learner: Worker, *collectors: Worker, train_iter: int = 6) -> None:

@@ -10,7 +10,8 @@ import pytest
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.distributed import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, check_folder, fixed_part, holds_run
+from lightning_ding.distributed.coordinator.folder import check_folder, holds_run
+from lightning_ding.distributed.coordinator.resume import check_fixed_part, fixed_part
 from lightning_ding.registry import BUFFER_REGISTRY, NotRegisteredError
 from tests.distributed.coordinator.coordinating import POLICY, Run, config
 

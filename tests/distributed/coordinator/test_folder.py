@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.coordinator.folder_lock import FolderInUseError, FolderLock, require_unused
+from lightning_ding.distributed.coordinator.folder import FolderInUseError, FolderLock, check_start
 from tests.distributed.coordinator.coordinating import config
 
 
 def test_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    require_unused(folder)
+    cfg = resolve(ParallelConfig, config(folder))
+    assert not check_start(cfg, resume=False)
     with FolderLock(folder):
-        for lock in (FolderLock(folder).acquire, lambda: require_unused(folder)):
+        for lock in (FolderLock(folder).acquire, lambda: check_start(cfg, resume=False)):
             with pytest.raises(FolderInUseError, match=f"another coordinator uses '{folder}'; choose another"):
                 lock()
     with FolderLock(folder):

@@ -1,0 +1,191 @@
+"""The folder of a run: the lock of its coordinator, the run that it holds, and the checks before a start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from typing_extensions import Self
+
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
+from lightning_ding.distributed.coordinator.older_files import STATE_FILE, import_older
+from lightning_ding.distributed.coordinator.resume import check_end, name_of
+
+COORDINATOR = "coordinator"
+"""Folder of the coordinator's files in the folder of a run."""
+DATABASE_FILE = "run.db"
+"""Database of a run, in that folder; there is one as long as the run can be resumed."""
+PARTS_OF_STATE = ("scheduler", "results", "buffers", "fixed")
+LOCK_FILE = "coordinator.lock"
+PAUSE = 0.1  # seconds between two attempts
+
+
+class FolderInUseError(ValueError):
+    """Another coordinator uses the folder of a run."""
+
+
+class FolderLock:
+    """A lock of a folder against other coordinators, in this process and in others.
+
+    The kernel releases it at the end of the process, however it ends.
+
+    Args:
+        folder: Folder of the run, which is made if it does not exist.
+        patience: Seconds to wait for a coordinator that is ending, >= 0.
+    """
+
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+        self._folder = folder
+        self._patience = patience
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Lock the folder.
+
+        Raises:
+            FolderInUseError: If another coordinator uses it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = (self._folder / LOCK_FILE).open("w")
+        deadline = time.monotonic() + self._patience
+        while not _has_locked(self._file):
+            if time.monotonic() >= deadline:
+                self.release()
+                raise FolderInUseError(f"another coordinator uses {str(self._folder)!r}; choose another main.exp_name")
+            time.sleep(PAUSE)
+
+    def release(self) -> None:
+        """Unlock the folder, if it is locked."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _has_locked(file: IO[str]) -> bool:
+    import fcntl  # not available on Windows
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- the run in a folder
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a run that can be resumed, also one of an earlier version."""
+    return any((folder / COORDINATOR / name).exists() for name in (DATABASE_FILE, STATE_FILE))
+
+
+def database_of(folder: Path) -> Database:
+    """Return the database of the run in a folder, which need not exist."""
+    return Database(folder / COORDINATOR / DATABASE_FILE)
+
+
+def records_of(state: Mapping[str, Any]) -> dict[Key, Any]:
+    """Return the records of a state, of which a change of a task rewrites few."""
+    records: dict[Key, Any] = {("state", name): state[name] for name in (*PARTS_OF_STATE, "least", "finished")}
+    for task_id, task in state["tasks"].items():
+        records["contents", task_id] = task["info"]
+        records["task", task_id] = {name: value for name, value in task.items() if name != "info"}
+    return records
+
+
+def read_state(database: Database) -> dict[str, Any]:
+    """Return the state of a run.
+
+    Raises:
+        DamagedError: If a record of it is missing or damaged.
+    """
+    kinds = {kind: dict(database.read(kind)) for kind in ("state", "task", "contents")}
+    found, tasks, contents = kinds["state"], kinds["task"], kinds["contents"]
+    is_whole = found.keys() >= set(PARTS_OF_STATE) and tasks.keys() == contents.keys()
+    damaged = next((one for part in kinds.values() for one in part.values() if isinstance(one, DamagedError)), None)
+    if damaged is not None or not is_whole:
+        why = damaged or f"it has the records {sorted(found)}"
+        raise DamagedError(f"{database.file} is damaged, so the run cannot be resumed: {why}")
+    return {
+        "least": {},
+        "finished": None,
+        **found,
+        "tasks": {name: {**task, "info": contents[name]} for name, task in tasks.items()},
+    }
+
+
+# ---------------------------------------------------------------------- checks before a start
+
+
+def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = False) -> bool:
+    """Check that a run can be started or resumed in its folder, before anything is written there.
+
+    Args:
+        config: Config of the run.
+        resume: Whether a run is to be resumed.
+        may_have_learner: Whether a learner of a new run may have written into the folder already.
+
+    Returns:
+        Whether the run in the folder is finished.
+
+    Raises:
+        ValueError: If another coordinator uses the folder, it holds files of a run and ``resume`` is false, or
+            ``resume`` is true and it holds no run, or a finished one that the config would end again.
+    """
+    folder = Path(config.main.exp_name)
+    if (folder / LOCK_FILE).exists():
+        with FolderLock(folder):
+            pass
+    check_folder(folder, resume, may_have_learner)
+    if not holds_run(folder):
+        return False
+    database = database_of(folder)
+    try:
+        import_older(database.file.parent, database)
+        end = read_state(database)["finished"]
+    finally:
+        database.close()
+    if end is not None:
+        check_end(end, config)
+    return end is not None
+
+
+def check_folder(folder: Path, resume: bool, may_have_learner: bool = False) -> None:
+    """Check that a folder holds no run, or one if a run is to be resumed; see :func:`check_start`."""
+    name, files = name_of(folder), folder / COORDINATOR
+    if holds_run(folder):
+        if not resume:
+            raise ValueError(
+                f"{name} contains a run: --resume continues it, a finished one with a larger limit such as "
+                "main.max_env_step, or choose another folder"
+            )
+        return
+    has_result, has_learned = (folder / "result.json").exists(), (folder / "learner").exists()
+    if not resume and (has_result or (has_learned and not may_have_learner)):
+        raise ValueError(f"{name} contains a finished run: choose another folder")
+    if has_result:
+        raise ValueError(
+            f"{name} contains a finished run without its data, which main.keep_data=false deletes, so it cannot be "
+            "continued: choose another folder"
+        )
+    left = next((file for file in files.rglob("[!.]*") if file.is_file()), None)
+    if left is not None:
+        raise ValueError(
+            f"{name} contains files of a run, such as {left.relative_to(folder)}, but not {COORDINATOR}/{DATABASE_FILE}"
+            ", without which it cannot be resumed; nothing was changed: restore that file, or choose another folder"
+        )
+    if resume:
+        raise ValueError(f"{name} contains no run to resume: start without --resume, or correct main.exp_name")
