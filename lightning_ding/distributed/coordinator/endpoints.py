@@ -185,6 +185,8 @@ class CollectorEndpoint(Endpoint):
             replay = self.run.replay(task.buffer_id)
             newest, forced = self.run.newest(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
+            if serials.get(task.info["collector_cfg"]["policy_update_path"][0], newest.since) < newest.since:
+                metadata["is_former"] = True  # the same version may be of other weights
             pause = self._pause()
         wait, data_id = max(replay.collector_wait(), pause), messages.handle(message, "data_id", "data")
         try:

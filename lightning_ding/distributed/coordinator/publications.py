@@ -29,6 +29,8 @@ class Publication:
     policy_version: int
     """Updates that produced the weights."""
     handle: Any
+    since: int = 0
+    """Number of the publication with which the learner has last continued from an older checkpoint; 0 if it has not."""
     is_snapshot: bool = False
     """Whether it is kept until :meth:`PublishedWeights.keep_only` removes it."""
 
@@ -40,6 +42,9 @@ class Newest(NamedTuple):
     """Number of their publication, which grows even if a learner continues from an older checkpoint."""
     policy_version: int = 0
     """Updates that produced them."""
+    since: int = 0
+    """Number of the first publication of the same course of learning; earlier ones may have other weights of the same
+    version."""
 
 
 class PublishedWeights:
@@ -77,7 +82,9 @@ class PublishedWeights:
         """
         known = self._published.setdefault(policy_id, [])
         serial = max(known[-1].serial + 1 if known else 1, self.least["serial"])
-        known.append(Publication(serial, policy_version, handle))
+        since = known[-1].since if known else 0
+        is_back = bool(known) and policy_version < known[-1].policy_version
+        known.append(Publication(serial, policy_version, handle, serial if is_back else since))
         self._unwritten.add(policy_id)
         if snapshot is not None:
             self._published[snapshot] = [Publication(1, policy_version, handle, is_snapshot=True)]
@@ -112,7 +119,7 @@ class PublishedWeights:
     def newest(self, policy_id: str) -> Newest:
         """Return which weights of a policy are the newest."""
         known = self._published.get(policy_id)
-        return Newest(known[-1].serial, known[-1].policy_version) if known else Newest()
+        return Newest(known[-1].serial, known[-1].policy_version, known[-1].since) if known else Newest()
 
     def keep_only(self, needed: set[str]) -> None:
         """Remove the snapshots that are not among some policies."""

@@ -373,6 +373,36 @@ def test_first_publication_of_a_lost_database_is_skipped_too(tmp_path: Path, mon
     assert learner.publish(0) > fetched
 
 
+@pytest.mark.parametrize("restarts", ["none", "journal", "snapshot"])
+def test_transitions_of_the_same_version_before_a_learner_went_back_are_dropped(tmp_path: Path, restarts: str) -> None:
+    run = Run(config(tmp_path, rollout_share=0.5))
+    learner, (first, second) = team(run)
+    path = learner.info()["policy_id"]
+    serials = {version: learner.publish(version) for version in (0, 10)}
+    for version in (0, 10):  # the learner continues from an older checkpoint, and learns something else
+        new = learner.publish(version)
+        if version == 10:
+            second.send(rows(4, version=10), serials={path: serials[10]})  # collected with the weights before
+        if restarts == "snapshot":
+            run.coordinator.save()
+        if restarts != "none":
+            run.restart()
+        assert drawn(run, learner) is None
+        first.send(rows(8, version=version), serials={path: new})
+        assert drawn(run, learner) == [*range(8, 12)]
+    assert run.counts.too_old == 4
+
+
+def test_late_transitions_are_fewer_than_two_rollouts() -> None:
+    rollout = Rollout(RolloutSettings(size=8, share=0.5, uses_late=True))
+    rollout.begin(1, 10)
+    rollout.begin(2, 20)
+    kept = [rollout.push(rows(4 * number, version=10), "a", 0, number) for number in range(4)]
+    assert kept == [4, 4, 0, 0]
+    assert rollout.push(rows(16, version=20), "a", 0, 5) == 4
+    assert rollout.is_complete
+
+
 # ---------------------------------------------------------------------- settings
 
 
