@@ -101,7 +101,7 @@ def learn_rows(algorithm: str, folder: Path, pairs: Pairs) -> dict[str, list[str
 
 
 def _learn_row(name: str, record: dict[str, Any], pairs: Pairs) -> list[str]:
-    _, _, shown, best, required, seeds, budget, steps, *_ = cells_of(curves.row(name, record, "ours"))
+    _, _, shown, best, _, required, seeds, budget, steps, *_ = cells_of(curves.row(name, record, "ours"))
     env = curves.env_of(record)
     link = f"[{name}](../results/learning.md#{env.lower()})"
     return [link, env, shown, best, required, seeds, f"{steps} of {budget}", *peer_cells(name, pairs)]

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.intervals import Array, interquartile_mean, interval, text
-from benchmarks.proofs import end_return
+from benchmarks.intervals import number, text
+from benchmarks.proofs import end_return, mean_return
+from lightning_ding.entry.seed_statistics import Array, interquartile_mean, interval
 
 LABELS = {
     "ours": "lightning_ding",
@@ -56,9 +57,9 @@ RETURNS = {
 }
 """Limits of the axis of returns, within what is possible in the env; others follow the curves."""
 HEAD = (
-    "| experiment | implementation | return at the end | best checkpoint | required | seeds that passed | env steps "
-    "| env steps to the return | seconds to the return | seconds |\n"
-    "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    "| experiment | implementation | return at the end | best checkpoint | over the run | required | seeds that passed "
+    "| env steps | env steps to the return | seconds to the return | seconds |\n"
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
 )
 START = "---\nhide: [toc]\n---\n\n# Learning\n"
 COMMANDS = """`python -m benchmarks.learn --only EXPERIMENT --sides SIDE` makes a row; the side is `ours`, `peer` for
@@ -76,6 +77,8 @@ NOTES = """## How to read the tables
 * Best checkpoint: each run also keeps the policy of its best evaluation. The return is the mean of 100 other greedy
   episodes of that policy, or of 20 for older runs, which have no `n_test` in the JSON file; none of them was used to
   choose it.
+* Over the run: the area under the curve divided by its env steps, which says how soon a run was good, and for how
+  long. Of all seeds, it is the interquartile mean.
 * The JSON files in `docs/results/learn` have the curve of each seed, and the return of its best checkpoint as `best`.
 * Seeds that passed: seeds whose return at the end is at least the required one. If the required return is "below" a
   number, seeds whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
@@ -98,7 +101,7 @@ def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array, Array]:
     start, end = max(curve[0, axis] for curve in curves), min(curve[-1, axis] for curve in curves)
     places = np.linspace(start, max(start, end), POINTS)
     values = np.stack([np.interp(places, curve[:, axis], curve[:, 2]) for curve in curves])
-    return places, interquartile_mean(values), *interval(values)
+    return places, interquartile_mean(values, axis=0), *interval(values)
 
 
 def short_name(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> str:
@@ -232,6 +235,7 @@ def row(name: str, record: dict[str, Any], side: str) -> str:
     )
     cells = [name, LABELS[side], text([end_return(run) for run in runs]), text([run["best"] for run in runs])]
     cells += [
+        number(interquartile_mean([mean_return(run) for run in runs])),
         f"{'below ' if is_ceiling else ''}{bar:g}",
         f"{passed(record, side)} of {len(runs)}",
         f"{record['budget']:,}",

@@ -48,8 +48,14 @@ KEEP = ("none", "config", "commit")
 Runs of trees with changes that no commit has, or with another number of test episodes, are always repeated."""
 
 
-def train(proof: Proof, seed: int) -> Run:
-    """Train through ``Trainer.fit`` as the recipe does, and return the curve and the score of the best checkpoint."""
+def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
+    """Train through ``Trainer.fit`` as the recipe does, and return the curve and the score of the best checkpoint.
+
+    Args:
+        proof: The experiment.
+        seed: Seed of the run.
+        shipped: Safetensors file to write the policy at the end to; ``best`` is then its score.
+    """
     from lightning import Callback, Trainer, seed_everything
 
     from benchmarks import offline
@@ -103,6 +109,9 @@ def train(proof: Proof, seed: int) -> Run:
         trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=callbacks, **quiet)
         trainer.fit(policy, datamodule)
         best = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        if shipped is not None:
+            best = None
+            policy.export(shipped, "safetensors")
         (scores,) = trainer.test(policy, test, ckpt_path=best, verbose=False)
     score = float(scores["test/return_mean"])
     return {"seed": seed, "seconds": curve[-1][1], "best": score, "n_test": plan.n_test, "curve": curve}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from typing_extensions import NotRequired
 
 from lightning_ding.config import deep_merge
+from lightning_ding.entry.seed_statistics import end_of_run, mean_over_run
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NUM_ENVS = 8  # of a recipe without this constant
@@ -28,10 +28,6 @@ class Run(TypedDict):
     curve: list[tuple[int, float, float]]  # env step, seconds of training, mean return of greedy episodes
 
 
-END = 0.1
-"""Share of a run's env steps, at its end, whose evaluations are its result."""
-
-
 def end_return(run: Mapping[str, Any]) -> float:
     """Return the result of a run: the mean return of the evaluations in the last tenth of its env steps.
 
@@ -40,9 +36,18 @@ def end_return(run: Mapping[str, Any]) -> float:
     Args:
         run: A ``Run``, or a mapping with its ``curve``.
     """
-    curve = run["curve"]
-    start = (1 - END) * curve[-1][0]
-    return statistics.fmean(score for step, _, score in curve if step > start)
+    steps, _, scores = zip(*run["curve"], strict=True)
+    return end_of_run(steps, scores)
+
+
+def mean_return(run: Mapping[str, Any]) -> float:
+    """Return the area under a run's curve, divided by its env steps: the mean return over the whole run.
+
+    Args:
+        run: A ``Run``, or a mapping with its ``curve``.
+    """
+    steps, _, scores = zip(*run["curve"], strict=True)
+    return mean_over_run(steps, scores)
 
 
 @dataclass(frozen=True)
@@ -247,6 +252,13 @@ PROOFS = {
     "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
     "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
     "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, algorithm="sac"),
+    "ppo_halfcheetah": Proof("ppo_mujoco", "HalfCheetah-v5", 1_000_000, 5000, algorithm="ppo"),
+    "ppo_hopper": Proof("ppo_mujoco", "Hopper-v5", 1_000_000, 2400, algorithm="ppo"),
+    "ppo_walker2d": Proof("ppo_mujoco", "Walker2d-v5", 1_000_000, 3400, algorithm="ppo"),
+    "ppo_ant": Proof("ppo_mujoco", "Ant-v5", 1_000_000, 3000, algorithm="ppo"),
+    "ppo_double_pendulum": Proof("ppo_mujoco", "InvertedDoublePendulum-v5", 1_000_000, 9000, algorithm="ppo"),
+    "ppo_reacher": Proof("ppo_mujoco", "Reacher-v5", 1_000_000, -5, algorithm="ppo"),
+    "ppo_swimmer": Proof("ppo_mujoco", "Swimmer-v5", 1_000_000, 100, algorithm="ppo"),
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),

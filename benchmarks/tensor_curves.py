@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.intervals import Array, interval, text
+from benchmarks.intervals import text
 from benchmarks.ppo import make_ours
 from benchmarks.workload import W7
+from lightning_ding.entry.seed_statistics import Array, interval
 
 SMALL = dataclasses.replace(W7, num_envs=64, num_steps=32, batch_size=256, env_steps=102_400)
 SIDES: dict[str, dict[str, Any]] = {

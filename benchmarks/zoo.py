@@ -3,7 +3,8 @@
 Values are those of https://github.com/DLR-RM/rl-baselines3-zoo/tree/master/hyperparams; ``lin_x`` falls linearly to 0.
 Entries of the zoo for A2C on Pendulum and Acrobot and for PPO on Acrobot are left out. Those of CartPole without
 velocities are for the zoo's env of that kind, and normalise observations and rewards. Those of Hopper-v5 and
-HalfCheetah-v5 are the zoo's for the versions v4. MiniGrid and Atari need wrappers that are not here.
+HalfCheetah-v5 are the zoo's for the versions v4; those of PPO are in ``zoo_mujoco.py``. MiniGrid and Atari need
+wrappers that are not here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import zoo_mujoco
 from benchmarks.proofs import Plan, Run, start_seeds
 
 WIDE = {"net_arch": [256, 256]}
@@ -130,6 +132,7 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
             "n_epochs": 4,
             "ent_coef": 0.01,
         },
+        **zoo_mujoco.PPO,
     },
     "a2c": {
         "CartPole-v1": {"n_envs": 8, "ent_coef": 0.0},
@@ -299,7 +302,7 @@ def arguments(algorithm: str, env_id: str, seed: int) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("lin_"):
             options[name] = _falling(float(value.removeprefix("lin_")))
     if options.pop("normalize", False):
-        env = VecNormalize(env, gamma=options["gamma"])
+        env = VecNormalize(env, gamma=options.get("gamma", 0.99))
     if "noise_std" in options:
         (width,) = env.action_space.shape or (0,)
         options["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, options.pop("noise_std")))

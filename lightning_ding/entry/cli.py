@@ -23,6 +23,7 @@ COMMANDS = {
     "tune": ("search for the hyper-parameters of a run, with Optuna", "lightning_ding.entry.tune"),
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
     "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),
+    "zoo": ("trained policies that come with the package", "lightning_ding.entry.zoo"),
     "evaluate": ("the returns of a trained policy, with a confidence interval", "lightning_ding.entry.evaluate"),
     "doctor": ("symptoms of a run that does not learn, with evidence", "lightning_ding.entry.doctor"),
     "export": ("write a trained policy as ONNX, torch.export or safetensors", "lightning_ding.entry.export"),
@@ -69,6 +70,7 @@ examples:
   lightning-ding evaluate best.ckpt --episodes 100
   lightning-ding doctor runs/dqn/version_0
   lightning-ding enjoy best.ckpt --video best.mp4
+  lightning-ding enjoy zoo:ppo_halfcheetah
   lightning-ding export best.ckpt --format onnx --output policy.onnx
   lightning-ding tune --config run.yaml --trials 20 --space learn.learning_rate=log(1e-5,1e-2)
   lightning-ding collect last.ckpt --out demos.npz --episodes 100

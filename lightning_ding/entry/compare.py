@@ -2,12 +2,17 @@
 
     lightning-ding compare runs/sweep/dqn runs/sweep/ppo
     lightning-ding compare new=runs/sweep/dqn old=runs/before/dqn --plot curves.png
+    lightning-ding compare sac@Hopper=runs/a sac@Ant=runs/b td3@Hopper=runs/c td3@Ant=runs/d --profile profile.png
 
 A run is a folder with the logs of one seed or more, in any subfolders: those of the CSVLogger or of TensorBoard. The
 result of a seed is the mean of its evaluations in the last tenth of its env steps: that of the policy as it is at the
 end. Runs are summed up by the interquartile mean over their seeds and its 95 % interval by the bootstrap, and each is
 compared with the first one by the probability that a seed of it has the higher result (Agarwal et al. 2021,
-https://arxiv.org/abs/2108.13264).
+https://arxiv.org/abs/2108.13264). The mean over the run is the area under the curve divided by its length.
+
+Names of the form NAME@TASK compare algorithms over several tasks. Results are brought to one scale, on which 0 and 1
+are the lowest and the highest result of a seed in a task, or those that --range gives, and the performance profile
+says which share of the seeds reaches each score.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import json
 import logging
 import math
 import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,13 +33,19 @@ from numpy.typing import NDArray
 
 from lightning_ding.config import nearest, require
 from lightning_ding.entry.lightning_cli import CommandParser, in_one_line
+from lightning_ding.entry.seed_statistics import (
+    end_of_run,
+    improvement_interval,
+    interquartile_mean,
+    interval,
+    mean_over_run,
+    probability_of_improvement,
+)
 from lightning_ding.utils.protocols import return_text
 
 logger = logging.getLogger(__name__)
 
 METRIC = "eval/return_mean"
-LAST = 0.1  # share of the env steps whose evaluations make the result
-RESAMPLES = 2_000
 SEED = re.compile(r"seed_\d+")
 CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 RECORD = "sweep.json"
@@ -55,7 +67,12 @@ class EvaluationCurve:
     @property
     def result(self) -> float:
         """Mean of the evaluations in the last tenth of the steps."""
-        return float(self.value[self.step >= self.step[-1] * (1 - LAST)].mean())
+        return end_of_run(self.step, self.value)
+
+    @property
+    def mean_over_run(self) -> float:
+        """Area under the curve, divided by its length."""
+        return mean_over_run(self.step, self.value)
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,8 @@ class Comparison:
     """Interquartile mean of the results."""
     interval: tuple[float, float]
     """95 % interval of the interquartile mean; the mean twice with one seed."""
+    mean_over_run: float
+    """Interquartile mean of the area under the seeds' curves, divided by their length."""
     improvement: float | None
     """Probability that a seed has a higher result than one of the first run; None for the first run."""
     improvement_interval: tuple[float, float] | None
@@ -79,15 +98,52 @@ class Comparison:
 def main(arguments: Sequence[str]) -> None:
     """Run the command; raise SystemExit with code 2 for an invalid command line or run."""
     parser = CommandParser(prog="lightning-ding compare", description=__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or NAME=FOLDER")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, NAME=FOLDER, or NAME@TASK=FOLDER")
     parser.add_argument("--metric", default=METRIC, help="metric of the evaluations (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="image file with the curves and their intervals")
+    parser.add_argument("--profile", type=Path, help="image file with the performance profile over the tasks")
+    parser.add_argument("--range", action="append", default=[], help="TASK=LOW:HIGH, the results with the scores 0, 1")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(list(arguments)[1:])
-    found = in_one_line(lambda: compare(_named(options.runs), options.metric), (OSError,))
+    in_one_line(lambda: print(_answer(options)), (OSError,))
+
+
+def _answer(options: Namespace) -> str:
+    """Return what the command prints; write the images that it is asked for."""
+    runs = _named(options.runs)
+    if any("@" in name for name in runs if not Path(name).is_dir()):
+        return _answer_of_tasks(options, runs)
+    for option in ("profile", "range"):
+        given = getattr(options, option)
+        require(not given, f"--{option}", "left out, or runs of the form NAME@TASK=FOLDER", given)
+    found = compare(runs, options.metric)
     if options.plot is not None:
-        in_one_line(lambda: plot(found, options.plot, options.metric), (OSError,))
-    print(json.dumps(_as_json(found, options.metric)) if options.json else table(found, options.metric))
+        plot(found, options.plot, options.metric)
+    return json.dumps(_as_json(found, options.metric)) if options.json else table(found, options.metric)
+
+
+def _answer_of_tasks(options: Namespace, runs: Mapping[str, Sequence[Path]]) -> str:
+    from lightning_ding.entry.compare_tasks import compare_tasks, draw_profile, split_tasks, tasks_table
+
+    require(options.plot is None, "--plot", "left out with several tasks; --profile draws them", options.plot)
+    found = compare_tasks(split_tasks(runs), options.metric, dict(map(_range, options.range)))
+    if options.profile is not None:
+        draw_profile(found, options.profile)
+    if options.json:
+        scores = {name: dict(zip(found.tasks, found.scores(name), strict=True)) for name in found.names}
+        tasks = {task: _as_json(group, options.metric)["runs"] for task, group in found.tasks.items()}
+        return json.dumps({"metric": options.metric, "tasks": tasks, "ranges": found.ranges, "scores": scores})
+    tables = [f"{task}\n{table(group, options.metric)}" for task, group in found.tasks.items()]
+    return "\n\n".join([*tables, tasks_table(found)])
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    task, _, ends = text.rpartition("=")
+    low, _, high = ends.partition(":")
+    try:
+        return task, (float(low), float(high))
+    except ValueError:
+        raise ValueError(f"--range must be TASK=LOW:HIGH, got {text!r}") from None
 
 
 def _named(runs: Sequence[str]) -> dict[str, list[Path]]:
@@ -119,9 +175,10 @@ def compare(runs: Mapping[str, Sequence[str | Path]], metric: str = METRIC) -> l
         curves = tuple(curve for folder in folders for curve in read_curves(folder, metric))
         results = np.array([curve.result for curve in curves])
         improvement = None if not found else probability_of_improvement(results, found[0].results)
-        between = None if not found else bootstrap(probability_of_improvement, results, found[0].results)
-        mean, interval = interquartile_mean(results), bootstrap(interquartile_mean, results)
-        found.append(Comparison(name, tuple(results.tolist()), mean, interval, improvement, between, curves))
+        between = None if not found else improvement_interval(results, found[0].results)
+        area = interquartile_mean([curve.mean_over_run for curve in curves])
+        mean, ends = interquartile_mean(results), interval(results)
+        found.append(Comparison(name, tuple(results.tolist()), mean, ends, area, improvement, between, curves))
     return found
 
 
@@ -187,69 +244,29 @@ def _rows_of_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-# ---------------------------------------------------------------------- statistics
-
-
-def interquartile_mean(values: Any, axis: int = -1) -> Any:
-    """Return the mean of what is left after the lowest and the highest quarter, rounded down, were removed.
-
-    Example:
-        >>> interquartile_mean([0.0, 1.0, 2.0, 3.0, 100.0])
-        2.0
-    """
-    ordered = np.moveaxis(np.sort(np.asarray(values, dtype=float), axis=axis), axis, -1)
-    removed = ordered.shape[-1] // 4
-    mean = ordered[..., removed : ordered.shape[-1] - removed].mean(axis=-1)
-    return float(mean) if mean.ndim == 0 else mean
-
-
-def probability_of_improvement(ours: Any, others: Any) -> Any:
-    """Return the probability that a seed of one run has a higher result than a seed of another one; a tie counts half.
-
-    Args:
-        ours: Results of a run, seeds along the last axis.
-        others: Results of the other run, seeds along the last axis.
-
-    Example:
-        >>> probability_of_improvement([1.0, 3.0], [2.0, 3.0])
-        0.375
-    """
-    first, second = np.asarray(ours, float)[..., :, None], np.asarray(others, float)[..., None, :]
-    share = ((first > second) + 0.5 * (first == second)).mean(axis=(-2, -1))
-    return float(share) if share.ndim == 0 else share
-
-
-def bootstrap(statistic: Any, *samples: Any) -> tuple[float, float]:
-    """Return the 95 % interval of a statistic by the percentile bootstrap, with seeds drawn within each sample.
-
-    Args:
-        statistic: A function of arrays with the seeds along the last axis.
-        samples: Results of the seeds, one array for each argument of the statistic.
-    """
-    rng = np.random.default_rng(0)
-    drawn = [np.asarray(one, float)[rng.integers(len(one), size=(RESAMPLES, len(one)))] for one in samples]
-    low, high = np.quantile(statistic(*drawn), [0.025, 0.975])
-    return float(low), float(high)
-
-
 # ---------------------------------------------------------------------- output
 
 
 def table(found: Sequence[Comparison], metric: str = METRIC) -> str:
     """Return the comparison as a table for a terminal."""
-    head = ["run", "seeds", f"{metric} at the end", "95 % interval", f"better than {found[0].name}"]
+    head = ["run", "seeds", f"{metric} at the end", "95 % interval", "over the run", f"better than {found[0].name}"]
     rows = [head]
     for one in found:
         many = len(one.results) > 1
-        interval = " to ".join(map(return_text, one.interval)) if many else "-"
+        ends = " to ".join(map(return_text, one.interval)) if many else "-"
         better = "-"
         if one.improvement is not None and one.improvement_interval is not None:
             low, high = one.improvement_interval
             better = f"{one.improvement:.2f}" + (f" ({low:.2f} to {high:.2f})" if many else "")
-        rows.append([one.name, str(len(one.results)), return_text(one.mean), interval, better])
-    columns = range(len(head) if len(found) > 1 else len(head) - 1)
-    widths = [max(len(row[column]) for row in rows) for column in columns]
-    return "\n".join("  ".join(row[at].ljust(widths[at]) for at in columns).rstrip() for row in rows)
+        numbers = [return_text(one.mean), ends, return_text(one.mean_over_run)]
+        rows.append([one.name, str(len(one.results)), *numbers, better])
+    return aligned(rows if len(found) > 1 else [row[:-1] for row in rows])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as lines, with columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _as_json(found: Sequence[Comparison], metric: str) -> dict[str, Any]:
@@ -263,20 +280,27 @@ def plot(found: Sequence[Comparison], file: Path, metric: str = METRIC) -> None:
     Raises:
         ImportError: If Matplotlib is not installed.
     """
+    figure, axes = new_figure()
+    for one in found:
+        steps = np.unique(np.concatenate([curve.step for curve in one.curves]))
+        steps = steps[steps <= min(curve.step[-1] for curve in one.curves)]
+        values = np.array([np.interp(steps, curve.step, curve.value) for curve in one.curves])  # (seeds, steps)
+        axes.plot(steps, interquartile_mean(values, axis=0), label=f"{one.name} ({len(values)} seeds)")
+        axes.fill_between(steps, *interval(values), alpha=0.25, linewidth=0)
+    axes.set(xlabel="env steps", ylabel=metric)
+    axes.legend()
+    figure.savefig(file, dpi=150)
+
+
+def new_figure() -> tuple[Any, Any]:
+    """Return a figure of Matplotlib and its axes.
+
+    Raises:
+        ImportError: If Matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need Matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for one in found:
-        steps = np.unique(np.concatenate([curve.step for curve in one.curves]))
-        steps = steps[steps <= min(curve.step[-1] for curve in one.curves)]
-        values = np.array([np.interp(steps, curve.step, curve.value) for curve in one.curves])  # (seeds, steps)
-        drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES // 4, len(values)))
-        low, high = np.quantile(interquartile_mean(values[drawn], axis=1), [0.025, 0.975], axis=0)
-        axes.plot(steps, interquartile_mean(values, axis=0), label=f"{one.name} ({len(values)} seeds)")
-        axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
-    axes.set(xlabel="env steps", ylabel=metric)
-    axes.legend()
-    figure.savefig(file, dpi=150)
+    return figure, figure.add_subplot()

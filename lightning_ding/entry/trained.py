@@ -25,6 +25,7 @@ from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_nam
 from lightning_ding.policy import Policy, load_policy
 from lightning_ding.policy.base.saved_state import check_imported
 from lightning_ding.registry import NotRegisteredError, import_modules
+from lightning_ding.zoo import path_of
 
 logger = logging.getLogger(__name__)
 NATIVE: VectorMode = "native"
@@ -57,7 +58,7 @@ def load(ckpt: str | Path | Policy[Any], name: str | None = None, import_names: 
     Modules that the file names are not imported for this, because a file is data.
 
     Args:
-        ckpt: The file, or a policy of this program.
+        ckpt: The file, ``zoo:NAME``, or a policy of this program.
         name: Name or dotted path of the policy; None reads it from the file.
         import_names: Modules to import first, which register policies, networks or encoders.
 
@@ -69,7 +70,8 @@ def load(ckpt: str | Path | Policy[Any], name: str | None = None, import_names: 
     import_modules(import_names)
     if isinstance(ckpt, Policy):
         return ckpt
-    require(Path(ckpt).is_file(), "ckpt", "the path of a checkpoint", str(ckpt))
+    ckpt = path_of(ckpt)
+    require(ckpt.is_file(), "ckpt", "the path of a checkpoint, or zoo:NAME", str(ckpt))
     with naming_the_option():
         return load_policy(ckpt, None if name is None else policy_class(name))
 
@@ -248,7 +250,7 @@ def command_parser(command: str, description: str | None, has_env: bool = True) 
         has_env: Whether the command plays in an env.
     """
     parser = CommandParser(prog=f"lightning-ding {command}", description=description)
-    parser.add_argument("ckpt", help="checkpoint of a run, or a safetensors file of a policy")
+    parser.add_argument("ckpt", help="checkpoint of a run, a safetensors file of a policy, or zoo:NAME")
     if has_env:
         parser.add_argument("--env_id", help="another env than that of the run, not a vector env")
     add_policy_options(parser)

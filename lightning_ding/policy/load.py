@@ -17,14 +17,16 @@ from lightning_ding.policy.base.weights_file import read_weights
 from lightning_ding.policy.from_sb3 import load_sb3_policy
 from lightning_ding.registry import POLICY_REGISTRY, NotRegisteredError
 from lightning_ding.sb3.archive import is_archive
+from lightning_ding.zoo import path_of
 
 
 def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None) -> Policy[Any]:
     """Return the trained policy of a file, on the CPU, which acts as at the end of its run.
 
     Args:
-        path: A checkpoint of a run, a file that :meth:`Policy.export` wrote as ``safetensors``, by any name, or a
-            ``model.zip`` of Stable-Baselines3, see :func:`load_sb3_policy`, which has more arguments for it.
+        path: A checkpoint of a run, a file that :meth:`Policy.export` wrote as ``safetensors``, by any name, a
+            ``model.zip`` of Stable-Baselines3, see :func:`load_sb3_policy`, which has more arguments for it, or
+            ``zoo:NAME`` for a policy that comes with the package, see :mod:`lightning_ding.zoo`.
         policy_class: Class of the policy; None finds it by the name in the file.
 
     Raises:
@@ -32,9 +34,10 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
         NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered. Import the
             module that registers it first; no module that the file names is imported.
     """
-    allowed = "the path of a checkpoint or of a safetensors file"
-    require(Path(path).is_file(), "path", allowed, str(path))
-    if Path(path).suffix == ".safetensors" or _is_safetensors(Path(path)):
+    path = path_of(path)
+    allowed = "the path of a checkpoint or of a safetensors file, or zoo:NAME"
+    require(path.is_file(), "path", allowed, str(path))
+    if path.suffix == ".safetensors" or _is_safetensors(path):
         return _from_weights(*read_weights(path), policy_class)
     if is_archive(path):
         return load_sb3_policy(path, algorithm=None if policy_class is None else POLICY_REGISTRY.name_of(policy_class))

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import algorithm_pages, intervals, offline
@@ -149,31 +148,6 @@ def test_command_writes_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (row,) = rows_of(page.read_text())
     assert row.endswith("| CartPole-v1 | 460.0 | 500.0 | 450 | 1 of 1 | 1,000 of 50,000 |")
     assert page.read_text().endswith(f"{END}\nA remark.\n")
-
-
-def test_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter() -> None:
-    assert intervals.interquartile_mean([0.0, 3.0, 4.0, 5.0, 100.0]) == 4.0  # int(5 / 4) = 1 is left out at each end
-    assert intervals.interquartile_mean([1.0, 2.0, 6.0]) == 3.0  # int(3 / 4) = 0
-
-
-def test_interval_of_three_seeds_is_their_range() -> None:
-    # A resample has three times the lowest seed with probability 1 / 27 = 3.7 % > 2.5 %.
-    assert intervals.interval([1.0, 2.0, 6.0]) == (1.0, 6.0)
-
-
-def test_interval_of_one_seed_is_the_seed() -> None:
-    assert intervals.interval([5.0]) == (5.0, 5.0)
-
-
-def test_interval_of_a_curve_has_an_interval_for_each_point() -> None:
-    low, high = intervals.interval(np.array([[1.0, 10.0], [2.0, 10.0], [6.0, 10.0]]))
-    np.testing.assert_array_equal([low, high], [[1.0, 10.0], [6.0, 10.0]])
-
-
-def test_interval_over_tasks_draws_the_seeds_of_each_task_apart() -> None:
-    # Drawn together, a resample could consist of 0 alone; drawn within each task, half of it is always 1.
-    low, high = intervals.interval([0.0, 0.0], [1.0, 1.0])
-    assert (low, high) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [([5.0], "5.00"), ([10.0, 20.0, 60.0], "30.0 [10.0, 60.0]")])

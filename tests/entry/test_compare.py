@@ -6,18 +6,11 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_ding.entry.compare import (
-    bootstrap,
-    compare,
-    interquartile_mean,
-    main,
-    probability_of_improvement,
-    read_curves,
-)
+from lightning_ding.entry.compare import compare, main, read_curves
+from lightning_ding.entry.compare_tasks import compare_tasks
 
 
 def write_csv(folder: Path, rows: dict[int, float], name: str = "eval/return_mean") -> None:
@@ -36,15 +29,15 @@ def write_events(folder: Path, rows: dict[int, float]) -> None:
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for seed in range(4):
-        write_csv(Path(f"new/seed_{seed}"), {50: 1.0, 90: 10.0 * seed, 100: 10.0 * seed + 2})
-        write_events(Path(f"old/seed_{seed}/version_0"), {50: 100.0, 90: 5.0, 100: 5.0 + seed})
+        write_csv(Path(f"new/seed_{seed}"), {50: 1.0, 95: 10.0 * seed, 100: 10.0 * seed + 2})
+        write_events(Path(f"old/seed_{seed}/version_0"), {50: 100.0, 95: 5.0, 100: 5.0 + seed})
     return tmp_path
 
 
 def test_result_of_a_seed_is_the_mean_of_its_last_tenth(runs: Path) -> None:
     assert [curve.result for curve in read_curves("new")] == [1.0, 11.0, 21.0, 31.0]
     assert [curve.result for curve in read_curves("old")] == [5.0, 5.5, 6.0, 6.5]
-    assert read_curves("old")[2].step.tolist() == [50, 90, 100]
+    assert read_curves("old")[2].step.tolist() == [50, 95, 100]
 
 
 def test_runs_are_compared_with_the_first_one(runs: Path) -> None:
@@ -52,30 +45,11 @@ def test_runs_are_compared_with_the_first_one(runs: Path) -> None:
     assert (new.results, new.mean, new.improvement) == ((1.0, 11.0, 21.0, 31.0), 16.0, None)
     assert new.interval[0] < 16.0 < new.interval[1]
     assert (old.mean, old.improvement) == (5.75, 0.25)  # each seed of old is better than one of four
+    # (1 * 50 + (1 + 10 s) / 2 * 45 + (20 s + 2) / 2 * 5) / 100 = 0.775 + 2.75 s; the mean of seeds 1 and 2
+    assert new.mean_over_run == pytest.approx(4.9)
+    assert old.mean_over_run == pytest.approx(73.875 + 0.025 * 1.5)
     assert old.improvement_interval is not None
     assert 0.0 <= old.improvement_interval[0] < 0.25 < old.improvement_interval[1] <= 1.0
-
-
-def test_interval_is_that_of_scipy(runs: Path) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    values = np.array([3.0, 9.0, 4.0, 8.0, 1.0])
-    theirs = stats.bootstrap(
-        [values],
-        lambda drawn, axis: stats.trim_mean(drawn, 0.25, axis=axis),
-        n_resamples=20_000,
-        method="percentile",
-        rng=np.random.default_rng(1),
-    ).confidence_interval
-    assert bootstrap(interquartile_mean, values) == pytest.approx(tuple(theirs), abs=0.4)
-    for number in range(1, 9):
-        drawn = np.random.default_rng(number).normal(size=(3, number))
-        assert interquartile_mean(drawn) == pytest.approx(stats.trim_mean(drawn, 0.25, axis=1))
-
-
-def test_probability_of_improvement_by_hand() -> None:
-    assert probability_of_improvement([1.0, 2.0], [0.0]) == 1.0
-    assert probability_of_improvement([1.0, 2.0], [1.5, 2.0, 3.0]) == pytest.approx(1.5 / 6)
-    assert probability_of_improvement(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]])).tolist() == [1.0, 0.0]
 
 
 def test_table_and_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +63,27 @@ def test_table_and_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("curves.png").read_bytes()[1:4] == b"PNG"
 
 
+def test_scores_of_tasks_lie_between_the_lowest_and_the_highest_result(runs: Path) -> None:
+    tasks = {"x": {"a": ["new"], "b": ["old"]}, "y": {"a": ["old"], "b": ["old"]}}
+    found = compare_tasks(tasks, ranges={"y": (0.0, 10.0)})
+    assert found.ranges == {"x": (1.0, 31.0), "y": (0.0, 10.0)}
+    assert found.scores("a") == [[0.0, 1 / 3, 2 / 3, 1.0], [0.5, 0.55, 0.6, 0.65]]
+    assert found.scores("b")[0] == pytest.approx([4 / 30, 4.5 / 30, 5 / 30, 5.5 / 30])
+
+
+def test_tasks_have_a_table_each_and_a_profile(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "a@x=new", "a@y=old", "b@x=old", "b@y=old"]
+    main([*arguments, "--range", "y=0:10", "--profile", "profile.png"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[5]] == ["x", "y"]
+    # a in x: 0, 1/3, 2/3, 1; in y: 0.5 to 0.65. At least 0.5: (2 + 4) / 8; at least 0.9: 1 / 8.
+    assert lines[-4].split() == ["a", "0.57", *lines[-4].split()[2:5], "88%", "88%", "75%", "12%", "12%"]
+    assert lines[-2:] == ["x: 0 is 1.000, 1 is 31.0", "y: 0 is 0.000, 1 is 10.0"]
+    assert Path("profile.png").read_bytes()[1:4] == b"PNG"
+    main([*arguments, "--json"])
+    assert json.loads(capsys.readouterr().out)["scores"]["a"]["x"][3] == 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +91,13 @@ def test_table_and_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["new", "--metric", "eval/return_mea"], "did you mean 'eval/return_mean'?"),
         (["empty"], "no metrics.csv and no file of TensorBoard"),
         (["a=new", "a=old"], "runs must be different names, got ['a', 'a']"),
+        (["new", "--profile", "x.png"], "--profile must be left out, or runs of the form NAME@TASK=FOLDER, got"),
+        (["a@x=new", "old"], "runs must be all of the form NAME@TASK=FOLDER, or none, got 'old'"),
+        (["a@x=new", "b@y=old"], "runs must be each algorithm on each task, got 'nothing for b@x, a@y'"),
+        (["a@x=new", "b@x=old", "--range", "z=0:1"], "range must be of one of the tasks x, got 'z'"),
+        (["a@x=new", "b@x=old", "--range", "x=2:1"], "range must be LOW:HIGH with LOW < HIGH (task x), got '2:1'"),
+        (["a@x=new", "--range", "x"], "--range must be TASK=LOW:HIGH, got 'x'"),
+        (["a@x=new", "--plot", "x.png"], "--plot must be left out with several tasks; --profile draws them, got"),
         ([], "the following arguments are required: RUN"),
     ],
 )
@@ -146,5 +148,5 @@ def test_name_of_a_folder_may_contain_an_equals_sign(runs: Path, capsys: pytest.
 def test_one_seed_has_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["compare", "new/seed_1", "old/seed_1"])
     _, first, second = capsys.readouterr().out.splitlines()
-    assert first.split() == ["new/seed_1", "1", "11.0", "-", "-"]
-    assert second.split() == ["old/seed_1", "1", "5.500", "-", "0.00"]
+    assert first.split() == ["new/seed_1", "1", "11.0", "-", "3.525", "-"]
+    assert second.split() == ["old/seed_1", "1", "5.500", "-", "73.9", "0.00"]
