@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_ding.distributed.block_files import read_block, write_block
-from lightning_ding.distributed.coordinator.database import DamagedError, Database
+from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
 from lightning_ding.distributed.transport import Message, Refusal, Store
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class PublishedWeights:
             snapshot: Policy id under which the weights are also kept, until :meth:`keep_only` removes them.
         """
         known = self._published.setdefault(policy_id, [])
-        serial = max(known[-1].serial + 1 if known else 1, self.least["serial"])
+        serial: int = max(known[-1].serial + 1 if known else 1, self.least["serial"])
         since = known[-1].since if known else 0
         is_back = bool(known) and policy_version < known[-1].policy_version
         known.append(Publication(serial, policy_version, handle, serial if is_back else since))
@@ -174,8 +174,10 @@ class PublishedWeights:
         """
         if not self._unwritten:
             return
-        published = {name: self._published.get(name) for name in self._unwritten}
-        changes = {("policy", name): known and [asdict(one) for one in known] for name, known in published.items()}
+        changes: dict[Key, Any] = {}
+        for name in self._unwritten:
+            known = self._published.get(name)
+            changes["policy", name] = None if known is None else [asdict(one) for one in known]
         self._database.write(changes, is_synced)
         self._unwritten.clear()
         kept = self.handles()

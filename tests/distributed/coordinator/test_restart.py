@@ -537,7 +537,7 @@ def test_every_former_self_that_a_restarted_coordinator_knows_has_its_weights(tm
     for number in (1, 2, 3, 4):
         learner.publish(number)
         run.restart()  # after a kill
-        players = run.coordinator.run.scheduler.commander.league.players  # type: ignore[attr-defined]
+        players = run.coordinator.run.scheduler.commander.league.players
         assert len(players) == min(number, 2)
         for player in players:
             handle = run.coordinator.run.weights.newer(player, -1)["handle"]
