@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,11 +79,8 @@ class Journal:
         self._kind = f"entry of {buffer_id}"
         self._data = data
         self._damaged = damaged
-        self.depth = 0
-        """Number of entries that are not in a snapshot yet."""
         self.set_aside: list[str] = []
         """Names of the entries that were set aside since this process started."""
-        self._lock = threading.Lock()
         data.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, take_data: Callable[[Path], None]) -> None:
@@ -104,8 +100,6 @@ class Journal:
             except BaseException:
                 self.discard(entry)
                 raise
-        with self._lock:
-            self.depth += 1
 
     def discard(self, entry: Entry) -> None:
         """Delete an entry, its data first, because the entry is not valid without them."""
@@ -132,19 +126,12 @@ class Journal:
 
     def after(self, number: int) -> Iterator[Entry]:
         """Yield the entries after a number, in order; delete incomplete ones, and set damaged ones aside."""
-        self.depth = 0
         for unfinished in self._data.glob(".*.tmp"):
             unfinished.unlink(missing_ok=True)
         records, names = dict(self._database.read(self._kind)), self._names()
         for one in sorted(records.keys() | names.keys()):
             if one > number and (entry := self._entry(one, records.get(one), names.get(one))) is not None:
-                self.depth += 1
                 yield entry
-
-    def contained(self, depth: int) -> None:
-        """Note that a snapshot contains the oldest ``depth`` of the entries that no snapshot contained before."""
-        with self._lock:
-            self.depth -= depth
 
     def delete_until(self, number: int) -> None:
         """Delete the entries up to a number, their data first, without reading them."""

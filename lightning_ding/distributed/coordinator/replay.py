@@ -258,7 +258,7 @@ class Replay:
             "policy_lag_max": float(counts.lag_max),
             "samples_per_insert": self.ratio.so_far,
             "buffer_count": float(self.buffer.count()),
-            "journal_depth": float(self.journal.depth),
+            "journal_depth": float(counts.accepted - self._saved_at[0]),
             "learner_wait": counts.learner_wait,
             "collector_wait": counts.collector_wait,
         }
@@ -277,11 +277,9 @@ class Replay:
             OSError: If a file cannot be written.
         """
         with self._snapshot_lock:
-            written = self._write_snapshot(over)
-            if written is not None:
-                saved_at, depth = written
+            saved_at = self._write_snapshot(over)
+            if saved_at is not None:
                 self.snapshots.publish(saved_at[0])  # messages are accepted while the disk takes its time
-                self.journal.contained(depth)
                 self._saved_at = saved_at
 
     def delete_saved_entries(self) -> None:
@@ -302,12 +300,8 @@ class Replay:
             self.snapshots.delete_older()
         self.delete_saved_entries()
 
-    def _write_snapshot(self, over: set[str]) -> tuple[tuple[int, int], int] | None:
-        """Write a snapshot that no entry is missing in; return None if nothing has changed.
-
-        Returns:
-            The counts of the snapshot, and the number of entries that it contains and earlier ones do not.
-        """
+    def _write_snapshot(self, over: set[str]) -> tuple[int, int] | None:
+        """Write a snapshot that no entry is missing in, and return its counts; return None if nothing has changed."""
         with self._lock:
             self._is_saving = True
             try:
@@ -317,7 +311,7 @@ class Replay:
                     return None
                 self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
                 self.snapshots.write(self.intake.state_dict(), self.intake.save_buffer)
-                return now, self.journal.depth
+                return now
             finally:
                 self._is_saving = False
                 self._lock.notify_all()

@@ -133,7 +133,7 @@ def test_snapshot_waits_for_entries_that_are_being_written(tmp_path: Path, monke
     may_move.set()
     saver.join(20)
     sender.join(20)
-    assert run.replay.journal.depth == 0
+    assert run.replay.stats()["journal_depth"] == 0
     run.restart()
     assert run.rows()["reward"] == list(range(8))
 
@@ -165,7 +165,7 @@ def test_data_are_accepted_while_a_slow_disk_syncs_a_snapshot_and_deletes_its_en
     monkeypatch.setattr("lightning_ding.distributed.coordinator.journal.sync_tree", send_meanwhile)
     monkeypatch.setattr(run.replay.journal, "delete_until", delete_slowly)
     run.coordinator.save()
-    assert (sent, run.replay.journal.depth) == (3, 2)
+    assert (sent, run.replay.stats()["journal_depth"]) == (3, 2)
     run.restart()
     assert sorted(run.rows()["reward"]) == list(range(16))
     assert list(run.entries) == [2, 3, 4]
