@@ -12,7 +12,7 @@ import torch
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce
-from lightning_ding.distributed.coordinator.folder import FolderLock, check_start
+from lightning_ding.distributed.coordinator.folder import check_start, locked
 from lightning_ding.distributed.progress import REPORT, ProgressLine
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
@@ -48,7 +48,7 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
     with ExitStack() as held:
         try:
             check_start(cfg, resume, may_have_learner=True)
-            held.enter_context(FolderLock(folder))
+            held.enter_context(locked(folder))
             # Another program may use the port of an earlier coordinator.
             (folder / ADDRESS_FILE).unlink(missing_ok=True)
             received = held.enter_context(collected(wanted))

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig, read_run
 from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint, WorkerEndpoint
-from lightning_ding.distributed.coordinator.folder import FolderLock, check_start
+from lightning_ding.distributed.coordinator.folder import check_start, locked
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
@@ -65,7 +66,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config: ParallelConfig = read_run(cfg)
-        self._lock = FolderLock(Path(self.config.main.exp_name))
+        self._held = ExitStack()  # the lock of the folder
         self._server: Server | None = None
         self._listens = store is None
         try:
@@ -74,7 +75,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             made = commander if commander is not None else create_parallel_commander(self.config)
             super().__init__(RunState(settings, made, store, resume, clock))
         except Exception:
-            self._lock.release()
+            self._held.close()
             raise
         self._is_closed = False
         section = self.config.system.coordinator
@@ -172,7 +173,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         else:
             self.save()
         self.run.database.close()
-        self._lock.release()
+        self._held.close()
 
     def _prepare_to_listen(self, resume: bool) -> Store:
         """Return the store of the transport, after checking its settings and the folder."""
@@ -181,7 +182,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         require(not transport.runs_alone, "store", allowed, None)
         transport.check(self.config)
         check_start(self.config, resume, may_have_learner=True)
-        self._lock.acquire()
+        self._held.enter_context(locked(Path(self.config.main.exp_name)))
         transport.make_secret(self.config)
         return transport.make_store(self.config)
 

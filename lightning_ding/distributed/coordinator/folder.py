@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
-
-from typing_extensions import Self
+from typing import Any
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
@@ -28,60 +26,34 @@ class FolderInUseError(ValueError):
     """Another coordinator uses the folder of a run."""
 
 
-class FolderLock:
-    """A lock of a folder against other coordinators, in this process and in others.
+@contextmanager
+def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
+    """Lock a folder against other coordinators, in this process and in others, inside a ``with`` block.
 
-    The kernel releases it at the end of the process, however it ends.
+    The kernel releases the lock at the end of the process, however it ends.
 
     Args:
         folder: Folder of the run, which is made if it does not exist.
         patience: Seconds to wait for a coordinator that is ending, >= 0.
+
+    Raises:
+        FolderInUseError: If another coordinator uses the folder.
     """
-
-    def __init__(self, folder: Path, patience: float = 0.0) -> None:
-        self._folder = folder
-        self._patience = patience
-        self._file: IO[str] | None = None
-
-    def acquire(self) -> None:
-        """Lock the folder.
-
-        Raises:
-            FolderInUseError: If another coordinator uses it.
-        """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = (self._folder / LOCK_FILE).open("w")
-        deadline = time.monotonic() + self._patience
-        while not _has_locked(self._file):
-            if time.monotonic() >= deadline:
-                self.release()
-                raise FolderInUseError(f"another coordinator uses {str(self._folder)!r}; choose another main.exp_name")
-            time.sleep(PAUSE)
-
-    def release(self) -> None:
-        """Unlock the folder, if it is locked."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-def _has_locked(file: IO[str]) -> bool:
     import fcntl  # not available on Windows
 
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience
+    with (folder / LOCK_FILE).open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    told = f"another coordinator uses {str(folder)!r}; choose another main.exp_name"
+                    raise FolderInUseError(told) from None
+            time.sleep(PAUSE)
+        yield
 
 
 # ---------------------------------------------------------------------- the run in a folder
@@ -147,7 +119,7 @@ def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = F
     """
     folder = Path(config.main.exp_name)
     if (folder / LOCK_FILE).exists():
-        with FolderLock(folder):
+        with locked(folder):
             pass
     check_folder(folder, resume, may_have_learner)
     if not holds_run(folder):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typing_extensions import override
 
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.folder import FolderLock, holds_run
+from lightning_ding.distributed.coordinator.folder import holds_run, locked
 from lightning_ding.distributed.progress import ProgressLine
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
@@ -126,7 +127,7 @@ class CoordinatorActor:
         if self._mistake is not None:
             return {"error": f"the coordinator could not start again: {self._mistake}"}
         self._coordinator.close()
-        self._lock.release()
+        self._held.close()
         written = self._folder / "result.json"
         result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
         return {**result, "error": self._coordinator.failure}
@@ -134,8 +135,8 @@ class CoordinatorActor:
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
         from lightning_ding.distributed.coordinator.coordinator import Coordinator
 
-        self._lock = FolderLock(self._folder, PATIENCE)
-        self._lock.acquire()
+        self._held = ExitStack()
+        self._held.enter_context(locked(self._folder, PATIENCE))
         restarted = import_ray().get_runtime_context().was_current_actor_reconstructed
         store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
         resumes = resume or (restarted and holds_run(self._folder))  # it may have died before it wrote its state
