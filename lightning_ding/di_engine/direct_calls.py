@@ -204,11 +204,11 @@ class DirectCalls:
 
     def deal_with_increase_collector(self) -> None:
         """Allow one more concurrent collecting task."""
-        self._coordinator._change_space(1)
+        self._coordinator.handle("increase_collector", {})
 
     def deal_with_decrease_collector(self) -> None:
         """Allow one fewer concurrent collecting task, and close the surplus."""
-        self._coordinator._change_space(-1)
+        self._coordinator.handle("decrease_collector", {})
 
     # ------------------------------------------------------------------ helpers
 

@@ -244,7 +244,8 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
     def answer_set_collectors(self, message: Message) -> Message:
         """Allow ``n`` concurrent collecting tasks, and close the surplus; the same message again changes nothing."""
         number = messages.whole(message, "n")
-        return self._set_space(lambda space: number)
+        with self.run.lock:
+            return self._change_space(number - self.scheduler.spaces["collector"])
 
     def answer_shutdown(self, message: Message) -> Message:
         """End the run."""
@@ -254,18 +255,12 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         return {}
 
     def _change_space(self, amount: int) -> Message:
-        return self._set_space(lambda space: space + amount)
-
-    def _set_space(self, wanted: Callable[[int], int]) -> Message:
-        """Allow so many concurrent collecting tasks as a function of their present number returns."""
         with self.run.lock:
             space = self.scheduler.spaces["collector"]
-            amount = wanted(space) - space
             if amount > 0 and space + amount > MAX_TASKS:
                 raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
             space = self.scheduler.change_space(amount)
             self.run.changed()
-        self.run.commit()
         return {"collector_task_space": space}
 
 

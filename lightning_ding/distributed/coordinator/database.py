@@ -39,6 +39,7 @@ class Database:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._wait = 5.0  # seconds for another process to close the file
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 
@@ -99,7 +100,7 @@ class Database:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(self.file, self._wait, isolation_level=None, check_same_thread=False)
             try:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # needs no shared memory, as on a network disk
                 connection.execute("SELECT 1 FROM records LIMIT 1").fetchall()
@@ -115,7 +116,8 @@ class Database:
     def _create(self, rows: list[tuple[Any, ...]]) -> None:
         """Write the first records into a file that appears when they are on the disk."""
         hidden = self.file.with_name(f".{self.file.name}.new")
-        hidden.unlink(missing_ok=True)
+        for left in hidden.parent.glob(f"{hidden.name}*"):  # by a process that was killed, with its journal
+            left.unlink()
         connection = sqlite3.connect(hidden, isolation_level=None)
         try:
             with _transaction(connection):
