@@ -194,12 +194,10 @@ class CollectorEndpoint(Endpoint):
         except OSError as error:
             logger.error("data of %s cannot be written: %s", sender.run_id, error)
             verdict, wait = "wait", DISK_WAIT
+        holds = self._holds(task, sender.run_id, replay)
         with self.run.lock:
             if verdict == "accepted":
                 self._note_data(task, is_progress=data_id is not None or metadata["samples_elsewhere"] > 0)
-            working, newest = self.scheduler.working(), self.run.newest(task.buffer_id)
-        holds = replay.holds(sender.run_id, working, newest)  # without the lock, because a snapshot may be written
-        with self.run.lock:
             taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate", "hold": holds}
             return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay, serials)}
 
@@ -208,9 +206,8 @@ class CollectorEndpoint(Endpoint):
         serials = read_serials(message)
         with self.run.lock:
             task = self._collecting(message)
-            replay, newest = self.run.replay(task.buffer_id), self.run.newest(task.buffer_id)
-            working, pause = self.scheduler.working(), self._pause()
-        holds = replay.holds(str(task.run_id), working, newest)
+            replay, pause = self.run.replay(task.buffer_id), self._pause()
+        holds = self._holds(task, messages.text(message, "run_id"), replay)
         wait = max(replay.rollout_wait(), pause) if holds else 0.0
         with self.run.lock:
             return {"hold": holds, "wait": wait, **self._settings(task, replay, serials)}
@@ -232,6 +229,17 @@ class CollectorEndpoint(Endpoint):
         if task.is_evaluation:
             raise Refusal(400, f"the task {task.task_id} is an evaluation, which sends no data")
         return task
+
+    def _holds(self, task: Task, run_id: str, replay: Replay) -> bool:
+        """Return whether a collector waits for newer weights.
+
+        The lock of the run must not be held, because a snapshot may be written.
+        """
+        if replay.intake.rollout is None:
+            return False
+        with self.run.lock:
+            working, newest = self.scheduler.working(), self.run.newest(task.buffer_id)
+        return replay.holds(run_id, working, newest)
 
     def _settings(self, task: Task, replay: Replay, known: dict[str, int]) -> Message:
         """Return the settings with which a collector continues.

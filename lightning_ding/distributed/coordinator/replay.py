@@ -160,9 +160,7 @@ class Replay:
             raise
         finally:
             with self._lock:
-                if (
-                    self._number == entry.number > self.counts.accepted
-                ):  # it was not accepted: the next one gets its number
+                if self._number == entry.number > self.counts.accepted:  # not accepted: the next one gets its number
                     self._number -= 1
                 del self._in_flight[sender.run_id]
                 self._lock.notify_all()
@@ -180,11 +178,9 @@ class Replay:
             collectors: Number of collectors that are at work.
             newest: The newest weights.
         """
-        if (rollout := self.intake.rollout) is None:
-            return False
         with self._lock:
             self.intake.begin(newest)
-            return rollout.holds(run_id, collectors)
+            return self.intake.rollout is not None and self.intake.rollout.holds(run_id, collectors)
 
     def rollout_wait(self) -> float:
         """Return the seconds after which a collector that holds should ask again."""
