@@ -17,7 +17,9 @@ COORDINATOR = "coordinator"
 """Folder of the coordinator's files in the folder of a run."""
 DATABASE_FILE = "run.db"
 """Database of a run, in that folder; there is one as long as the run can be resumed."""
-PARTS_OF_STATE = ("scheduler", "results", "buffers", "fixed")
+PARTS_OF_STATE = {"scheduler", "results", "buffers", "fixed"}
+KINDS = ("tasks", "contents")
+"""Parts of the state with a record for each task: what changes, and the ``task_info``."""
 LOCK_FILE = "coordinator.lock"
 PAUSE = 0.1  # seconds between two attempts
 
@@ -71,11 +73,8 @@ def database_of(folder: Path) -> Database:
 
 def records_of(state: Mapping[str, Any]) -> dict[Key, Any]:
     """Return the records of a state, of which a change of a task rewrites few."""
-    records: dict[Key, Any] = {("state", name): state[name] for name in (*PARTS_OF_STATE, "least", "finished")}
-    for task_id, task in state["tasks"].items():
-        records["contents", task_id] = task["info"]
-        records["task", task_id] = {name: value for name, value in task.items() if name != "info"}
-    return records
+    parts: dict[Key, Any] = {("state", name): part for name, part in state.items() if name not in KINDS}
+    return parts | {(kind, name): value for kind in KINDS for name, value in state[kind].items()}
 
 
 def read_state(database: Database) -> dict[str, Any]:
@@ -84,19 +83,14 @@ def read_state(database: Database) -> dict[str, Any]:
     Raises:
         DamagedError: If a record of it is missing or damaged.
     """
-    kinds = {kind: dict(database.read(kind)) for kind in ("state", "task", "contents")}
-    found, tasks, contents = kinds["state"], kinds["task"], kinds["contents"]
-    is_whole = found.keys() >= set(PARTS_OF_STATE) and tasks.keys() == contents.keys()
-    damaged = next((one for part in kinds.values() for one in part.values() if isinstance(one, DamagedError)), None)
-    if damaged is not None or not is_whole:
-        why = damaged or f"it has the records {sorted(found)}"
+    kinds = {kind: dict(database.read(kind)) for kind in ("state", *KINDS)}
+    found = kinds.pop("state")
+    damaged = (one for part in (found, *kinds.values()) for one in part.values() if isinstance(one, DamagedError))
+    why = next(damaged, f"it has the records {sorted(found)}")
+    is_whole = found.keys() >= PARTS_OF_STATE and kinds["tasks"].keys() == kinds["contents"].keys()
+    if isinstance(why, DamagedError) or not is_whole:
         raise DamagedError(f"{database.file} is damaged, so the run cannot be resumed: {why}")
-    return {
-        "least": {},
-        "finished": None,
-        **found,
-        "tasks": {name: {**task, "info": contents[name]} for name, task in tasks.items()},
-    }
+    return {"least": {}, "finished": None, **found, **kinds}
 
 
 # ---------------------------------------------------------------------- checks before a start

@@ -38,7 +38,7 @@ def import_older(files: Path, database: Database) -> None:
         for task in book["tasks"]:
             records["contents", task["task_id"]] = task.pop("info")
             task.pop("attempts", None)
-            records["task", task["task_id"]] = task
+            records["tasks", task["task_id"]] = task
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedError(f"{state_file} is damaged, so the run cannot be resumed: {error!r}") from error
     records |= _publications(files / "policies.json")

@@ -170,7 +170,7 @@ class RunState:
         """Return everything but data and weights as builtins."""
         with self.lock:
             parts = {"scheduler": self.scheduler.state_dict(), "results": self.results.state_dict()}
-            rest = {"tasks": self.scheduler.book.described(), "buffers": dict(self._buffers), "fixed": self._fixed}
+            rest = {**self.scheduler.book.described(), "buffers": dict(self._buffers), "fixed": self._fixed}
             return {**parts, **rest, "least": dict(self.weights.least), "finished": self._end}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -180,14 +180,14 @@ class RunState:
             ValueError: If the run cannot be resumed with this config, which has to let a finished run continue.
             NotRegisteredError: If the state names a module of a buffer that the config does not name.
         """
-        of_tasks = [task["info"].get("replay_buffer_cfg") for task in state["tasks"].values()]
+        of_tasks = [info.get("replay_buffer_cfg") for info in state["contents"].values()]
         content = {"fixed": state["fixed"], "buffers": state["buffers"], "tasks": of_tasks}
         check_imported(content, trusted=not_imported(self._fixed).keys())  # which workers import, but not this process
         with self.lock:
             check_fixed_part(state["fixed"], self.config)
             if (end := state.get("finished")) is not None:
                 check_end(end, self.config)
-            self.scheduler.load_state_dict(state["scheduler"], state["tasks"], continues=end is not None)
+            self.scheduler.load_state_dict(state["scheduler"], state, continues=end is not None)
             self.results.load_state_dict(state["results"])
             self._buffers = dict(state["buffers"])
             self._make_buffers()

@@ -188,7 +188,7 @@ class Scheduler:
         }
 
     def load_state_dict(
-        self, state: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]], continues: bool = False
+        self, state: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]], continues: bool = False
     ) -> None:
         """Restore the state that ``state_dict`` returned; new tasks follow the current config.
 
@@ -196,10 +196,10 @@ class Scheduler:
 
         Args:
             state: State as builtins.
-            tasks: Tasks as ``TaskBook.described`` returned them.
+            described: Tasks as ``TaskBook.described`` returned them.
             continues: Whether a run that is over continues, with new tasks for new workers.
         """
-        self.book.load_state_dict(state, tasks)
+        self.book.load_state_dict(state, described)
         self.commander.load_state_dict(state["commander"])
         self.spaces["collector"] = state["space"]
         self.restarts = state.get("restarts", 0) + 1

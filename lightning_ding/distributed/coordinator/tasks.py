@@ -193,20 +193,21 @@ class TaskBook:
     # ------------------------------------------------------------------ state
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Return the tasks as builtins, by their ids."""
-        return {task_id: dict(vars(task)) for task_id, task in self.tasks.items()}  # asdict() is far slower
+        """Return ``tasks`` without their contents, and ``contents``, both as builtins and by the ids of the tasks."""
+        tasks = {task_id: dict(vars(task)) for task_id, task in self.tasks.items()}  # asdict() is far slower
+        return {"contents": {task_id: task.pop("info") for task_id, task in tasks.items()}, "tasks": tasks}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the tasks as builtins."""
         return {"runs": self._runs, "over": list(self.over)}
 
-    def load_state_dict(self, state: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what ``state_dict`` and ``described`` returned; the leases of the owners start now."""
         now = self._clock()
         self._runs = int(state["runs"])
         self.over.extend(state["over"])
-        for saved in tasks.values():
-            task = Task(**{**saved, "is_touched": True, "waiting_since": now})
+        for name, saved in described["tasks"].items():
+            task = Task(**{**saved, "info": described["contents"][name], "is_touched": True, "waiting_since": now})
             self.tasks[task.task_id] = task
             if task.owner is not None:
                 worker = WorkerRecord(task.owner, task.role, now + self.lease, task_id=task.task_id)

@@ -49,7 +49,7 @@ def test_tasks_that_are_requested_at_the_same_time_share_writes_to_a_slow_disk(
 
     def take(worker: Worker) -> None:
         worker.take()
-        known.append(worker.name in {task["owner"] for _, task in database.read("task")})
+        known.append(worker.name in {task["owner"] for _, task in database.read("tasks")})
 
     at_the_same_time([partial(take, worker) for worker in workers])
     assert known == [True] * WORKERS  # each answer came after the write with its task

@@ -258,7 +258,7 @@ def test_damaged_state_ends_in_one_line_that_names_the_file(run: Run, left: floa
     assert state.read_bytes() == before
 
 
-@pytest.mark.parametrize(("kind", "value"), [("state", "{}"), ("task", "[]"), ("contents", "5")])
+@pytest.mark.parametrize(("kind", "value"), [("state", "{}"), ("tasks", "[]"), ("contents", "5")])
 def test_changed_record_of_the_state_ends_in_one_line_that_names_the_file(run: Run, kind: str, value: str) -> None:
     run.change_record(kind, value)
     state = Path(run.cfg["main"]["exp_name"], "coordinator", "run.db")
@@ -278,7 +278,7 @@ def test_change_of_a_task_rewrites_neither_the_other_tasks_nor_their_contents(
         "contents: collector",  # of the task that ended
         "state: results",
         "state: scheduler",
-        "task: collector",
+        "tasks: collector",
     ]
 
 
