@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 TASK_WAIT = 1.0  # seconds that the answer to a request for a task is delayed until there is one
 MAX_WAITING = 8  # requests for a task that may be delayed at a time
 REPEATS = 200.0  # requests per second with which all waiting workers together ask again
-KEPT_ANSWERS = 64  # newest answers to learners' requests, which may have to be repeated
+KEPT_ROUNDS = 64  # rounds that learners have requested and may not have read yet
 LARGEST_ROUND = 64  # largest size of a round, in rounds of the policy
 GONE = 404  # status of a block that has already been read and deleted
 
@@ -277,6 +278,7 @@ class LearnerEndpoint(Endpoint):
 
     def __init__(self, run: RunState) -> None:
         super().__init__(run)
+        self._rounds: deque[Any] = deque()  # handles of the newest rounds, which may not have been read yet
         self._answers: dict[tuple[str, int, int], Future[Message]] = {}  # the newest, which may not have arrived
 
     def answer_learner_get_data_task(self, message: Message) -> Message:
@@ -293,7 +295,7 @@ class LearnerEndpoint(Endpoint):
             self._owned(message, "learner")
             known = self._answers.get(key)
             answer = self._answers.setdefault(key, Future())
-            if len(self._answers) > KEPT_ANSWERS:
+            if len(self._answers) > KEPT_ROUNDS:
                 del self._answers[next(iter(self._answers))]
         if known is not None:
             return known.result()
@@ -317,7 +319,7 @@ class LearnerEndpoint(Endpoint):
         if stops and self.scheduler.ended_by == "max_env_step":
             stops = not replay.has_rollout(newest)  # the last env steps are learned from, too
         batch = None if stops else replay.draw(*amount, train_iter, options, newest)
-        handle = None if batch is None else self.run.store.put("batch", batch)
+        handle = None if batch is None else self._put(batch)
         return {
             "data": handle,
             "wait": 0.0 if stops or batch is not None else replay.learner_wait(),
@@ -410,6 +412,16 @@ class LearnerEndpoint(Endpoint):
         if batch_size * num_batches > limit:
             raise Refusal(422, f"a round must have at most {limit} transitions, got {batch_size} * {num_batches}")
         return batch_size, num_batches
+
+    def _put(self, batch: dict[str, Any]) -> Any:
+        """Store a round and return its handle; delete a very old one, whose learner never got the answer."""
+        handle = self.run.store.put("batch", batch)
+        with self.run.lock:
+            self._rounds.append(handle)
+            forgotten = self._rounds.popleft() if len(self._rounds) > KEPT_ROUNDS else None
+        if forgotten is not None:
+            self.run.store.delete(forgotten)
+        return handle
 
     def _take_priorities(self, replay: Replay, handle: Any) -> None:
         try:
