@@ -122,6 +122,8 @@ def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = F
     try:
         import_older(database.file.parent, database)
         end = read_state(database)["finished"]
+    except OSError as error:
+        raise FolderInUseError(f"{database.file} cannot be read, perhaps another process uses it: {error}") from error
     finally:
         database.close()
     if end is not None:
