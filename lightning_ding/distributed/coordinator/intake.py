@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from lightning_ding import nested
-from lightning_ding.distributed.coordinator.journal import Entry, renamed
+from lightning_ding.distributed.coordinator.journal import Entry
+from lightning_ding.distributed.coordinator.older_files import renamed
 from lightning_ding.distributed.coordinator.publications import Newest
 from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
@@ -149,7 +150,7 @@ class Intake:
     def begin(self, newest: Newest) -> None:
         """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
         if self.rollout is not None:
-            self.rollout.begin(*newest)
+            self.rollout.begin(newest.serial, newest.policy_version)
 
     def may_insert(self, policy_version: int, batch_size: int, pending: int) -> bool:
         """Return whether a message may be accepted now, or has to wait for the learner.
@@ -239,7 +240,8 @@ class Intake:
         size = kept = len(lag)
         if self.rollout is not None:
             self.begin(Newest(entry.serial, entry.policy_version))
-            kept = self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
+            is_former = entry.metadata.get("is_former", False)
+            kept = 0 if is_former else self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
         elif limit is not None and self._config.on_policy_lag == "drop":
             rows = nested.index(rows, torch.from_numpy(lag <= limit))
             kept = nested.length(rows)

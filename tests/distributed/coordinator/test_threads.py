@@ -129,11 +129,11 @@ def test_block_is_acknowledged_while_a_slow_disk_writes_a_task(tmp_path: Path) -
 def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(config(tmp_path / "run", lease=0.2))
 
-    def broken() -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the commander is broken")
 
     run.coordinator.start()
-    monkeypatch.setattr(run.coordinator.run.scheduler.commander, "get_learner_task", broken)
+    monkeypatch.setattr(run.coordinator.run.scheduler.commander, "next_task", broken)
     wait_for(lambda: run.coordinator.failure)
     assert "the commander is broken" in str(run.coordinator.failure)
     run.coordinator.close()
