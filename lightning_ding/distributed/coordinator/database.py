@@ -23,6 +23,8 @@ Key = tuple[str, "str | int"]
 """Kind of a record, such as ``"task"``, and its name or number among those of its kind."""
 TABLE = "CREATE TABLE records (kind, name, value, checksum, PRIMARY KEY (kind, name)) WITHOUT ROWID"
 SET = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
+UNKNOWN = "no such"
+"""Beginning of SQLite's message about a table or a column that the file does not have."""
 DELETE = "DELETE FROM records WHERE kind = ? AND name = ?"
 
 
@@ -55,7 +57,7 @@ class Database:
         """
         new = [(*key, *_described(key[1], value)) for key, value in changes.items() if value is not None]
         gone = [key for key, value in changes.items() if value is None]
-        with self._lock, _errors_of_disk():
+        with self._lock, _errors_of(self.file):
             if self._connection is None and not self.file.exists():
                 self._create(new)
                 return
@@ -71,7 +73,7 @@ class Database:
         Raises:
             OSError: If the file cannot be written.
         """
-        with self._lock, _errors_of_disk():
+        with self._lock, _errors_of(self.file):
             if self._connection is not None or self.file.exists():
                 self._connected().execute("DELETE FROM records WHERE kind = ? AND name <= ?", (kind, number))
 
@@ -84,8 +86,9 @@ class Database:
         """
         if self._connection is None and not self.file.exists():
             return
-        query = "SELECT name, value, checksum FROM records WHERE kind = ? ORDER BY name"
-        with self._lock, _errors_of_disk():
+        # the signs let SQLite look at each record, so that a damaged key of one does not hide others
+        query = "SELECT name, value, checksum FROM records WHERE +kind = ? ORDER BY +name"
+        with self._lock, _errors_of(self.file):
             rows = self._connected().execute(query, (kind,)).fetchall()
         for name, value, checksum in rows:
             is_whole = zlib.crc32(f"{name} {value}".encode()) == checksum
@@ -101,15 +104,14 @@ class Database:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = sqlite3.connect(self.file, self._wait, isolation_level=None, check_same_thread=False)
+            connection.text_factory = _text
             try:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # needs no shared memory, as on a network disk
                 connection.execute("SELECT 1 FROM records LIMIT 1").fetchall()
                 connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.DatabaseError as error:
+            except BaseException:
                 connection.close()
-                if "locked" in str(error):
-                    raise
-                raise DamagedError(f"{self.file} is damaged, so the run cannot be resumed: {error}") from error
+                raise
             self._connection = connection
         return self._connection
 
@@ -142,12 +144,19 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _errors_of_disk() -> Iterator[None]:
-    """Raise an ``OSError`` for a full or unreadable disk, as other files do."""
+def _errors_of(file: Path) -> Iterator[None]:
+    """Raise a ``DamagedError`` for a damaged file, and an ``OSError`` for a full or unreadable disk, as files do."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        raise OSError(str(error)) from error
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(UNKNOWN):
+            raise OSError(str(error)) from error
+        raise DamagedError(f"{file} is damaged, so the run cannot be resumed: {error}") from error
+
+
+def _text(content: bytes) -> str:
+    """Return a text of the file; if a bit of it has changed, its checksum will not fit."""
+    return content.decode(errors="replace")
 
 
 def _described(name: str | int, value: Any) -> tuple[str, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,45 @@ def test_two_processes_do_not_use_a_database_at_the_same_time(tmp_path: Path) ->
         dict(second.read("state"))
     first.close()
     assert dict(second.read("state")) == {"a": 2}
+
+
+def test_full_disk_while_the_file_is_opened_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(tmp_path / "run.db")
+    database.write({("state", "a"): 1})  # the next write opens the file, and changes its mode
+    connect = sqlite3.connect
+
+    class Full(sqlite3.Connection):
+        def execute(self, text: str, *parameters: Any) -> Any:
+            if "journal_mode" in text:
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(text, *parameters)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Full))
+    with pytest.raises(OSError, match="full"):
+        database.write({("state", "a"): 2})
+    monkeypatch.undo()
+    database.write({("state", "a"): 3})
+    assert dict(database.read("state")) == {"a": 3}
+
+
+def test_flipped_bit_damages_one_record_or_is_found(tmp_path: Path) -> None:
+    """A flipped bit of a value, of a key, of the kind of a record, and of a page's list of records."""
+    database = Database(tmp_path / "run.db")
+    database.write({("entry", number): {"number": number, "text": f"value {number}" * 9} for number in range(200)})
+    database.close()
+    content = database.file.read_bytes()
+    value = content.index(b"value 77")
+    for place, bit in [(value, 7), (value, 0), *((content.rindex(b"entry", 0, value), bit) for bit in range(8))]:
+        changed = bytearray(content)
+        changed[place] ^= 1 << bit
+        database.file.write_bytes(changed)
+        found = dict(database.read("entry"))
+        database.close()
+        good = [number for number, one in found.items() if not isinstance(one, DamagedError)]
+        assert good == [number for number in range(200) if number != 77], (place - value, bit)
+    page = content.rindex(b"\x0a", 0, value) // 4096 * 4096
+    changed = bytearray(content)
+    changed[page + 3 : page + 5] = b"\xff\xff"  # number of records in the page
+    database.file.write_bytes(changed)
+    with pytest.raises(DamagedError, match=r"run\.db is damaged, so the run cannot be resumed"):
+        dict(database.read("entry"))
