@@ -25,6 +25,8 @@ from lightning_ding.worker.buffer.files import write_tensors
 
 MAX_DEPTH = 16
 """Maximum number of nested dicts in a block."""
+MAX_AXES = 64
+"""Maximum number of axes of a tensor, as in torch and NumPy; multiplying the sizes of a million would take minutes."""
 HEADER_BYTES = 16_000_000
 """Maximum size of the header of a file."""
 LARGE = 64_000_000
@@ -221,6 +223,7 @@ def _leaves(header: Mapping[str, Any], size: int) -> dict[str, Leaf]:
         if name != "__metadata__":
             shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
             leaves[name] = leaf = Leaf(TYPES[entry["dtype"]], shape, begin, end)
+            _require(len(shape) <= MAX_AXES, f"{name} must have at most {MAX_AXES} axes")
             if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
                 raise ValueError(f"{name} must have a shape and offsets, got {entry}")
             if math.prod(shape) * leaf.dtype.itemsize != end - begin:

@@ -64,8 +64,9 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
             announce(folder, server)
             _wait(coordinator, received)
         finally:
+            coordinator.part()
+            server.close()  # first, so that no message changes what the coordinator has closed
             coordinator.close()
-            server.close()
     if coordinator.failure is not None:
         logger.error("the run was given up: %s", coordinator.failure)
         return GIVEN_UP

@@ -159,6 +159,11 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         with self.run.lock:
             return self.run.lock.wait_for(self.scheduler.is_known_to_all, timeout)
 
+    def part(self) -> None:
+        """If the run is over, wait until its workers have disconnected, but at most 3 s."""
+        with self.run.lock:
+            self.run.lock.wait_for(lambda: not (self.scheduler.is_over and self.scheduler.book.workers), GOODBYE)
+
     def close(self) -> None:
         """Stop. If the run is over, write the result; keep what a later start needs, see ``main.keep_data``.
 
@@ -170,8 +175,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         if self._server is not None:
             if self.scheduler.is_over:
                 self.wait()
-                with self.run.lock:
-                    self.run.lock.wait_for(lambda: not self.scheduler.book.workers, GOODBYE)
+            self.part()
             self._server.close()
         for thread in self._threads:
             thread.stop()

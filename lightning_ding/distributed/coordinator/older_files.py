@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ def _entry(file: Path) -> dict[Key, Any]:
     """Return the record of an entry; none if it is damaged, as its data are then found to have no record."""
     try:
         content = json.loads(file.read_text())
-        content.pop("crc32", None)
+        checksum = content.pop("crc32", None)
+        if checksum not in (None, zlib.crc32(json.dumps(content).encode())):
+            raise ValueError("it has changed since it was written")
         return {(f"entry of {file.parent.name}", content["number"]): renamed(content, newest_version="policy_version")}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.error("the journal entry %s cannot be used: %s", file, error)

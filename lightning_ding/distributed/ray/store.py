@@ -104,7 +104,7 @@ class RayStore(Store):
         if self._keeps(kind):
             self._weights.pop(name, None)
             self._file(name).unlink(missing_ok=True)
-        elif kind == "batch":
+        elif kind == "batch" and self._folder is None:  # the coordinator has nobody to tell
             with self._lock:
                 self._deleted.append(name)
 

@@ -190,6 +190,13 @@ def test_round_is_released_where_it_was_put_when_its_reader_deletes_it(store: Ra
     assert reader.take_deleted() == []
 
 
+def test_coordinator_that_forgets_its_rounds_keeps_no_list_of_their_names(tmp_path: Path) -> None:
+    coordinator = RayStore(tmp_path)
+    for _ in range(3):
+        coordinator.delete(coordinator.put("batch", {"x": torch.zeros(1)}))
+    assert coordinator.take_deleted() == []
+
+
 def test_blocks_are_released_with_their_handles(store: RayStore) -> None:
     handles = [store.put("batch", {"x": torch.zeros(size)}) for size in (1, SMALL)]
     assert len(store._rounds) == 2
