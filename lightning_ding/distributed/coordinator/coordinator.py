@@ -168,6 +168,9 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         """Stop. If the run is over, write the result; keep what a later start needs, see ``main.keep_data``.
 
         A coordinator that listens itself first waits until the workers of a run that is over have been notified.
+
+        Raises:
+            OSError: If a file cannot be written; the folder is released all the same.
         """
         if self._is_closed:
             return
@@ -181,14 +184,16 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             thread.stop()
         for replay in self.run.replays.values():
             replay.close()
-        if self.scheduler.is_over:
-            self.run.write_result()
-        if self.scheduler.is_over and self.failure is None:
-            self.run.finish()
-        else:
-            self.save()
-        self.run.database.close()
-        self._held.close()
+        try:
+            if self.scheduler.is_over:
+                self.run.write_result()
+            if self.scheduler.is_over and self.failure is None:
+                self.run.finish()
+            else:
+                self.save()
+        finally:
+            self.run.database.close()
+            self._held.close()
 
     def _prepare_to_listen(self, resume: bool) -> Store:
         """Return the store of the transport, after checking its settings and the folder."""

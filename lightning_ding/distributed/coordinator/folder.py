@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -112,20 +112,19 @@ def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = F
             ``resume`` is true and it holds no run, or a finished one that the config would end again.
     """
     folder = Path(config.main.exp_name)
-    if (folder / LOCK_FILE).exists():
-        with locked(folder):
-            pass
-    check_folder(folder, resume, may_have_learner)
-    if not holds_run(folder):
-        return False
-    database = database_of(folder)
-    try:
-        import_older(database.file.parent, database)
-        end = read_state(database)["finished"]
-    except OSError as error:
-        raise FolderInUseError(f"{database.file} cannot be read, perhaps another process uses it: {error}") from error
-    finally:
-        database.close()
+    with locked(folder) if (folder / LOCK_FILE).exists() else nullcontext():  # two processes must not import
+        check_folder(folder, resume, may_have_learner)
+        if not holds_run(folder):
+            return False
+        database = database_of(folder)
+        try:
+            import_older(database.file.parent, database)
+            end = read_state(database)["finished"]
+        except OSError as error:
+            told = f"{database.file} cannot be read, perhaps another process uses it: {error}"
+            raise FolderInUseError(told) from error
+        finally:
+            database.close()
     if end is not None:
         check_end(end, config)
     return end is not None

@@ -10,8 +10,10 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator import folder as folder_module
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.folder import FolderInUseError, check_start, locked
+from lightning_ding.distributed.in_process import MemoryStore
 from tests.distributed.coordinator.coordinating import config
 
 
@@ -53,3 +55,41 @@ def test_coordinator_that_listens_itself_has_the_folder_to_itself(
     with pytest.raises(ValueError, match="contains a run: --resume continues it"):
         Coordinator(settings)
     Coordinator(settings, resume=True).close()  # the coordinator that failed has released the folder
+
+
+def test_coordinator_that_cannot_write_at_its_end_releases_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTNING_DING_TOKEN", "a" * 40)
+    settings = config(tmp_path)
+    settings["system"]["transport"] = "flask_fs"
+    first = Coordinator(settings)
+    first.sweep()
+
+    def fail() -> None:
+        raise OSError("there is no space left")
+
+    monkeypatch.setattr(first.run, "save", fail)
+    with pytest.raises(OSError, match="no space"):
+        first.close()
+    Coordinator(settings, resume=True).close()
+
+
+def test_files_of_an_earlier_version_are_imported_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = Coordinator(config(tmp_path), MemoryStore())
+    coordinator.sweep()
+    coordinator.close()
+    with locked(tmp_path):
+        pass  # an earlier version has left its file, too
+    imported = []
+
+    def note(*given: object) -> None:
+        with pytest.raises(FolderInUseError), locked(tmp_path):
+            pass
+        imported.append(given)
+
+    monkeypatch.setattr(folder_module, "import_older", note)
+    check_start(resolve(ParallelConfig, config(tmp_path)), resume=True)
+    assert len(imported) == 1
