@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import override
@@ -17,6 +20,8 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("flask_fs needs aiohttp: pip install lightning_ding[flask]", name=error.name) from error
 
+logger = logging.getLogger(__name__)
+
 CONNECTIONS = 8192
 """Most connections at a time; a worker has two."""
 RESERVED_FILES = 256
@@ -24,6 +29,7 @@ RESERVED_FILES = 256
 REQUEST_TIMEOUT = 30.0
 """Seconds for a request to arrive completely, and for the first request of a connection."""
 HEADER_BYTES = 16_384
+ACCEPT_PAUSE = 1.0  # seconds until connections are accepted again after an error
 LINGER = 2.0  # seconds in which the rest of a refused request is read and dropped, so that its sender gets the answer
 
 
@@ -136,6 +142,47 @@ class Connections(web.Server):
         for connection in self.connections:
             if isinstance(connection, Connection) and (connection.waits_since or math.inf) < oldest:
                 connection.force_close()
+
+
+class Handshakes:
+    """Accepts connections over TLS, and counts those whose handshake has not ended, too.
+
+    If there are as many as allowed, the oldest one whose handshake has not ended makes room for a new one.
+
+    Args:
+        connections: Connections whose handshake has ended.
+        tls: Certificate and key.
+        limit: Most connections at a time, of both kinds.
+    """
+
+    def __init__(self, connections: Connections, tls: ssl.SSLContext, limit: int) -> None:
+        self._connections, self._tls, self._limit = connections, tls, limit
+        self._unfinished: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Accept connections until this task is cancelled."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:  # for example, the process has too many files
+                logger.warning("a connection cannot be accepted: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            task = loop.create_task(self._shake_hands(accepted))
+            self._unfinished[task] = accepted
+            task.add_done_callback(lambda task: self._unfinished.pop(task, None))
+            if len(self._unfinished) + len(self._connections.connections) > self._limit:
+                oldest = self._unfinished.pop(next(iter(self._unfinished)))
+                with suppress(OSError):  # its client has left
+                    oldest.shutdown(socket.SHUT_RDWR)  # ends the handshake, and so closes it
+            await asyncio.sleep(0)  # otherwise a flood of connections would stop the others
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        options: Any = {"ssl": self._tls, "ssl_handshake_timeout": REQUEST_TIMEOUT}
+        with suppress(OSError):  # also of ssl
+            await asyncio.get_running_loop().connect_accepted_socket(self._connections, accepted, **options)
 
 
 def allowed_connections() -> int:

@@ -24,8 +24,8 @@ from lightning_ding.config import require
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER
 from lightning_ding.distributed.flask_fs.auth import callable_name, is_authorised
 from lightning_ding.distributed.flask_fs.connections import (
-    REQUEST_TIMEOUT,
     Connections,
+    Handshakes,
     SparseLog,
     allowed_connections,
     web,
@@ -144,16 +144,24 @@ class FlaskServer(Server):
     async def _serve(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(_note_broken)
-        self.connections = Connections(self._answer, _error, allowed_connections())
-        timeout = None if self._tls is None else REQUEST_TIMEOUT
-        options: Any = {"sock": self._listener, "backlog": BACKLOG, "ssl": self._tls, "ssl_handshake_timeout": timeout}
-        listening = await loop.create_server(self.connections, **options)
+        limit = allowed_connections()
+        self.connections = Connections(self._answer, _error, limit)
+        accepting: asyncio.Task[None] | asyncio.Server
+        if self._tls is None:
+            accepting = await loop.create_server(self.connections, sock=self._listener, backlog=BACKLOG)
+        else:
+            accepting = loop.create_task(Handshakes(self.connections, self._tls, limit).accept(self._listener))
         self._is_running.set()
         while not self._stop.is_set():
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), CHECK)
             self.connections.close_incomplete()
-        listening.close()
+            if isinstance(accepting, asyncio.Task) and accepting.done():
+                accepting.result()  # raises why it has ended
+        if isinstance(accepting, asyncio.Task):
+            accepting.cancel()
+        else:
+            accepting.close()
         self.connections.pre_shutdown()
         await self.connections.shutdown(CLOSE_TIMEOUT)
 

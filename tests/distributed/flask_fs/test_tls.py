@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs import server as server_module
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.flask_fs.transport import FlaskTransport
 from lightning_ding.distributed.transport import CoordinatorGoneError, Message, Refusal
@@ -161,3 +163,23 @@ def test_key_may_be_in_the_file_of_the_certificate(files: Path, tmp_path: Path) 
     config = config_of(tmp_path, certificate_file=str(both), ca_file=str(files / "good.pem"))
     with serving(config):
         assert call(config) == {"name": "connect"}
+
+
+def test_silent_connections_without_a_handshake_make_room_for_workers(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "allowed_connections", lambda: 5)
+    config = config_of(tmp_path, **tls_of(files))
+    with serving(config) as server, ExitStack() as held:
+        worker = FlaskTransport().connect(config)
+        held.callback(worker.close)
+        assert worker.call("connect") == {"name": "connect"}
+        silent = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(12)]
+        for connection in silent:
+            held.callback(connection.close)
+        assert call(config) == {"name": "connect"}
+        assert worker.call("heartbeat") == {"name": "heartbeat"}
+        for connection in silent[:8]:  # the oldest
+            connection.settimeout(2.0)
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
