@@ -128,7 +128,8 @@ class Journal:
         """Yield the entries after a number, in order; delete incomplete ones, and set damaged ones aside."""
         for unfinished in self._data.glob(".*.tmp"):
             unfinished.unlink(missing_ok=True)
-        records, names = dict(self._database.read(self._kind)), self._names()
+        found, names = self._database.read(self._kind), self._names()
+        records = {one: record for one, record in found if isinstance(one, int)}  # others have changed on the disk
         for one in sorted(records.keys() | names.keys()):
             if one > number and (entry := self._entry(one, records.get(one), names.get(one))) is not None:
                 yield entry

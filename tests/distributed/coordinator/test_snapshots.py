@@ -152,6 +152,19 @@ def test_entry_that_has_changed_is_set_aside_with_an_error_and_not_used(
     assert collector.send(transitions(first=16))["accepted"]
 
 
+def test_entry_whose_record_has_no_number_any_more_is_set_aside_too(
+    saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, collector = saved
+    collector.send(transitions(first=12))
+    run.coordinator.run.database._connected().execute("UPDATE records SET name = 'x' WHERE name = 3")
+    run.restart()
+    assert run.rows()["reward"] == [*range(8), *range(12, 16)]
+    (line,) = errors(caplog)
+    assert line.startswith("the journal entry 000000000003_")
+    assert line.endswith(": its record is missing")
+
+
 def test_acknowledged_entries_that_are_gone_are_reported(
     saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
