@@ -1,0 +1,393 @@
+"""DQN on CartPole-v1 in each library, resumed from its newest checkpoint as the library's documentation says.
+
+    python -m benchmarks.killed_sides SIDE FOLDER BUDGET EVERY SEED
+
+Started by ``benchmarks.killed``, with the interpreter that has the library: a side imports nothing of the others. The
+first start in a folder begins a run, and each later one resumes it. A side saves a checkpoint each EVERY env steps with
+everything that its documentation describes for resuming. Files in FOLDER that do not depend on the side:
+
+* ``steps`` and ``updates``: one byte for each env step and for each step of an optimizer, over all starts
+* ``starts.jsonl``: what each start began with: env steps, transitions in the buffer, updates of Adam, epsilon
+* ``weights.npy`` and ``result.json``: the final weights of the Q-network, and its return in 20 greedy episodes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+ENV, HIDDEN, GAMMA, RATE, BATCH = "CartPole-v1", [64, 64], 0.99, 1e-3, 64
+WARM_UP, TRAIN_EVERY, TARGET_EVERY = 1_000, 4, 250  # env steps, env steps for each update, updates
+EPISODES = 20
+Act = Callable[[torch.Tensor], torch.Tensor]
+"""Q-values, shape (1, 2), of an observation, shape (1, 4)."""
+
+
+class Job(NamedTuple):
+    """What a side is to do."""
+
+    folder: Path
+    budget: int
+    """Env steps."""
+    every: int
+    """Env steps between two checkpoints."""
+    seed: int
+
+    def epsilon(self, step: int) -> float:
+        """Return the rate of random actions at an env step: from 1 to 0.05 over half of the budget."""
+        return max(0.05, 1.0 - 0.95 * step / (self.budget / 2))
+
+    def note(
+        self, env_step: int, buffer: int, adam: torch.optim.Optimizer, epsilon: float, unreadable: int = 0
+    ) -> None:
+        """Write what a start begins with; ``unreadable`` counts newer checkpoints that could not be loaded."""
+        updates = max((int(state["step"]) for state in adam.state.values() if "step" in state), default=0)
+        row = {"env_step": env_step, "buffer": buffer, "updates": updates, "epsilon": round(epsilon, 4)}
+        with (self.folder / "starts.jsonl").open("a") as file:
+            file.write(json.dumps(row | {"unreadable": unreadable}) + "\n")
+
+
+class Counted(gym.Wrapper):
+    """Appends a byte to a file at each step, so that a kill loses none. The wrapper itself has no state."""
+
+    def step(self, action: Any) -> Any:
+        """Count, and step."""
+        append("steps")
+        return super().step(action)
+
+
+def append(name: str) -> None:
+    """Append a byte to a file of the run."""
+    with open(os.path.join(os.environ["KILLED_FOLDER"], name), "ab", 0) as file:
+        file.write(b".")
+
+
+def counted(*_: Any, **__: Any) -> gym.Env:
+    """Return the training env."""
+    return Counted(gym.make(ENV))
+
+
+def newest_first(paths: Iterable[Path], step: Callable[[Path], int]) -> list[Path]:
+    """Return checkpoints by their env step, the newest first."""
+    return sorted(paths, key=step, reverse=True)
+
+
+def lightning_ding(job: Job) -> tuple[torch.nn.Module, Act]:
+    """Train with this project: docs/checkpoints.md and docs/guides/resume.md."""
+    from lightning import Callback, Trainer, seed_everything
+
+    from lightning_ding.checkpoints import last_checkpoint
+    from lightning_ding.datamodules import ReplayDataModule
+    from lightning_ding.policy import DQNPolicy
+
+    class Note(Callback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            step = pl_module.progress.env_step
+            job.note(step, trainer.datamodule.buffer.count(), trainer.optimizers[0], job.epsilon(step))
+
+    config = {
+        "nstep": 1,
+        "discount_factor": GAMMA,
+        "random_collect_size": WARM_UP,
+        "model": {"encoder_hidden_size_list": HIDDEN, "dueling": False},
+        "learn": {
+            "update_per_collect": 1,
+            "batch_size": BATCH,
+            "learning_rate": RATE,
+            "target_update_freq": TARGET_EVERY,
+            "double_q": False,
+        },
+        "collect": {"n_sample": TRAIN_EVERY},
+        "other": {
+            "eps": {"type": "linear", "start": 1.0, "end": 0.05, "decay": job.budget // 2},
+            "replay_buffer": {"replay_buffer_size": job.budget},
+        },
+    }
+    seed_everything(job.seed, verbose=False)
+    policy = DQNPolicy(config)
+    limits: dict[str, Any] = {"max_env_step": job.budget, "eval_every": job.every, "n_evaluator_episode": 1}
+    data = ReplayDataModule(counted, eval_env_id=ENV, seed=job.seed, **limits)
+    flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(accelerator="cpu", default_root_dir=job.folder, callbacks=[Note()], **flags)
+    trainer.fit(policy, data, ckpt_path=last_checkpoint(job.folder))
+    return policy.model, lambda obs: policy.model(obs)["logit"]
+
+
+def stable_baselines3(job: Job) -> tuple[torch.nn.Module, Act]:
+    """Train with Stable-Baselines3: its pages Callbacks (CheckpointCallback) and Examples (saving and loading)."""
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.callbacks import CheckpointCallback
+
+    found = newest_first(job.folder.glob("model_*_steps.zip"), lambda path: int(path.stem.split("_")[1]))
+    model, unreadable = None, 0
+    for path in found:
+        try:
+            model = DQN.load(path, env=counted())
+            model.load_replay_buffer(
+                path.with_name(path.name.replace("model_", "model_replay_buffer_")).with_suffix(".pkl")
+            )
+            break
+        except Exception:  # a kill while it was written; pickle and zip raise many types
+            model, unreadable = None, unreadable + 1
+    if model is None:
+        model = DQN(
+            "MlpPolicy",
+            counted(),
+            learning_rate=RATE,
+            buffer_size=job.budget,
+            learning_starts=WARM_UP,
+            batch_size=BATCH,
+            gamma=GAMMA,
+            train_freq=TRAIN_EVERY,
+            target_update_interval=TARGET_EVERY * TRAIN_EVERY,
+            exploration_fraction=0.5,
+            policy_kwargs={"net_arch": HIDDEN},
+            seed=job.seed,
+            device="cpu",
+        )
+    rate = model.exploration_schedule(1 - model.num_timesteps / job.budget)
+    job.note(model.num_timesteps, model.replay_buffer.size(), model.policy.optimizer, rate, unreadable)
+    saving = CheckpointCallback(job.every, str(job.folder), "model", save_replay_buffer=True)
+    model.learn(job.budget - model.num_timesteps, callback=saving, reset_num_timesteps=False)
+    return model.q_net, model.q_net
+
+
+def tianshou(job: Job) -> tuple[torch.nn.Module, Act]:
+    """Train with Tianshou: ``--resume`` of its example test/discrete/test_c51.py."""
+    import pickle
+
+    from tianshou.algorithm import DQN
+    from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector, VectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.trainer import OffPolicyTrainerParams
+    from tianshou.utils import TensorboardLogger
+    from tianshou.utils.net.common import Net
+    from torch.utils.tensorboard import SummaryWriter
+
+    envs = DummyVectorEnv([counted])
+    envs.seed(job.seed)
+    space = gym.make(ENV)
+    net = Net(state_shape=space.observation_space.shape, action_shape=2, hidden_sizes=HIDDEN)
+    policy = DiscreteQLearningPolicy(
+        model=net, action_space=space.action_space, observation_space=space.observation_space, eps_training=1.0
+    )
+    optimizer = AdamOptimizerFactory(lr=RATE)
+    algorithm = DQN(policy=policy, optim=optimizer, gamma=GAMMA, target_update_freq=TARGET_EVERY)
+    weights, data = job.folder / "checkpoint.pth", job.folder / "train_buffer.pkl"
+    buffer, unreadable, resumed = VectorReplayBuffer(job.budget, 1), 0, False
+    if weights.exists():
+        try:
+            state, kept = torch.load(weights), pickle.loads(data.read_bytes())
+            algorithm.load_state_dict(state["algorithm"])
+            buffer, resumed = kept, True
+        except Exception:  # a kill while it was written
+            unreadable = 1
+    collector = Collector(algorithm, envs, buffer, exploration_noise=True)
+
+    def save(epoch: int, env_step: int, gradient_step: int) -> str:
+        torch.save({"algorithm": algorithm.state_dict()}, weights)
+        data.write_bytes(pickle.dumps(collector.buffer))
+        return str(weights)
+
+    def explore(epoch: int, env_step: int) -> None:
+        policy.set_eps_training(job.epsilon(WARM_UP + env_step))
+
+    logger = TensorboardLogger(SummaryWriter(str(job.folder / "log")), save_interval=1)
+    step = logger.restore_data()[1] if resumed else 0
+    reached = WARM_UP + step if resumed else 0
+    job.note(reached, len(buffer), algorithm.optim._optim, job.epsilon(reached), unreadable)
+    if not resumed:
+        collector.reset()
+        with torch.no_grad():
+            collector.collect(n_step=WARM_UP, random=True)
+    algorithm.run_training(
+        OffPolicyTrainerParams(
+            training_collector=collector,
+            test_collector=None,
+            max_epochs=(job.budget - WARM_UP) // job.every,
+            epoch_num_steps=job.every,
+            collection_step_num_env_steps=TRAIN_EVERY,
+            update_step_num_gradient_steps_per_sample=1 / TRAIN_EVERY,
+            batch_size=BATCH,
+            training_fn=explore,
+            save_checkpoint_fn=save,
+            resume_from_log=resumed,
+            logger=logger,
+            show_progress=False,
+            verbose=False,
+        )
+    )
+    return net, lambda obs: net(obs)[0]
+
+
+def skrl(job: Job) -> tuple[torch.nn.Module, Act]:
+    """Train with skrl: its page Saving, loading and logging. A checkpoint has the agent; its name is the env step."""
+    import skrl.models.torch as models
+    from skrl.agents.torch.dqn import DQN, DQN_CFG
+    from skrl.envs.wrappers.torch import wrap_env
+    from skrl.memories.torch import RandomMemory
+    from skrl.trainers.torch import SequentialTrainer
+    from skrl.utils import set_seed
+
+    class Q(models.DeterministicMixin, models.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+            models.Model.__init__(self, **spaces, device="cpu")
+            models.DeterministicMixin.__init__(self)
+            linear, relu = torch.nn.Linear, torch.nn.ReLU
+            self.net = torch.nn.Sequential(linear(4, 64), relu(), linear(64, 64), relu(), linear(64, 2))
+
+        def compute(self, inputs: Any, role: str = "") -> Any:
+            return self.net(inputs["observations"]), {}
+
+    set_seed(job.seed)
+    env = wrap_env(counted())
+    starts = {
+        path: int(path.parts[-3].split("_")[1]) + int(path.stem.split("_")[1])
+        for path in job.folder.glob("run_*/checkpoints/agent_*.pt")
+    }
+    networks = {"q_network": Q(), "target_q_network": Q()}
+    memory = RandomMemory(memory_size=job.budget, num_envs=1, device="cpu")
+    reached, unreadable, experiment = 0, 0, {"directory": str(job.folder), "write_interval": 0}
+    config = DQN_CFG(
+        batch_size=BATCH,
+        discount_factor=GAMMA,
+        polyak=1.0,
+        learning_rate=RATE,
+        random_timesteps=WARM_UP,
+        learning_starts=WARM_UP,
+        update_interval=TRAIN_EVERY,
+        target_update_interval=TARGET_EVERY,
+        exploration_scheduler=lambda timestep, timesteps: job.epsilon(reached + timestep),
+        experiment=experiment | {"checkpoint_interval": job.every},
+    )
+    agent = DQN(
+        models=networks,
+        memory=memory,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        device="cpu",
+        cfg=config,
+    )
+    for path in newest_first(starts, starts.__getitem__):
+        try:
+            agent.load(str(path))
+            reached = starts[path]
+            break
+        except Exception:  # a kill while it was written
+            unreadable += 1
+    if reached:  # the memory is empty: the agent acts at once, and learns as soon as there is a minibatch
+        config.random_timesteps, config.learning_starts = 0, BATCH
+    agent.experiment_dir = str(job.folder / f"run_{reached}")
+    job.note(reached, len(memory), agent.optimizer, job.epsilon(reached), unreadable)
+    SequentialTrainer(
+        env=env, agents=agent, cfg={"timesteps": job.budget - reached, "headless": True, "disable_progressbar": True}
+    ).train()
+    return networks["q_network"].net, networks["q_network"].net
+
+
+def rllib(job: Job) -> tuple[torch.nn.Module, Act]:
+    """Train with RLlib: its page Checkpointing, and its option ``store_buffer_in_checkpoints``."""
+    import ray
+    from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.tune.registry import register_env
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    register_env("counted", counted)
+    config = (
+        DQNConfig()
+        .environment("counted")
+        .env_runners(num_env_runners=0, rollout_fragment_length=TRAIN_EVERY)
+        .reporting(min_sample_timesteps_per_iteration=job.every, min_time_s_per_iteration=0)
+        .debugging(seed=job.seed, log_level="ERROR")
+        .rl_module(model_config={"fcnet_hiddens": HIDDEN, "fcnet_activation": "relu"})
+        .training(
+            gamma=GAMMA,
+            lr=RATE,
+            train_batch_size=BATCH,
+            target_network_update_freq=TARGET_EVERY * TRAIN_EVERY,
+            num_steps_sampled_before_learning_starts=WARM_UP,
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": job.budget},
+            store_buffer_in_checkpoints=True,
+            epsilon=[[0, 1.0], [job.budget // 2, 0.05]],
+            double_q=False,
+            dueling=False,
+            n_step=1,
+        )
+    )
+    algorithm, unreadable = config.build_algo(), 0
+    for path in newest_first(job.folder.glob("checkpoint_*"), lambda path: int(path.name.split("_")[1])):
+        try:
+            algorithm.restore_from_path(str(path))
+            break
+        except Exception:  # a kill while it was written
+            algorithm, unreadable = config.build_algo(), unreadable + 1
+
+    def reached() -> int:
+        return int(algorithm.metrics.peek(("env_runners", "num_env_steps_sampled_lifetime"), default=0))
+
+    learner = algorithm.learner_group._learner
+    module, ((_, optimizer),) = learner.module["default_policy"], learner.get_optimizers_for_module("default_policy")
+    job.note(reached(), len(algorithm.local_replay_buffer), optimizer, job.epsilon(reached()), unreadable)
+    while reached() < job.budget:
+        algorithm.train()
+        algorithm.save_to_path(str(job.folder / f"checkpoint_{reached()}"))
+    return module, lambda obs: module.forward_inference({"obs": obs})["actions"]
+
+
+SIDES: dict[str, Callable[[Job], tuple[torch.nn.Module, Act]]] = {
+    "lightning_ding": lightning_ding,
+    "stable_baselines3": stable_baselines3,
+    "tianshou": tianshou,
+    "skrl": skrl,
+    "rllib": rllib,
+}
+PACKAGES = {"rllib": "ray"}
+
+
+def greedy_returns(act: Act) -> list[float]:
+    """Return the returns of greedy episodes with fixed seeds."""
+    env, returns = gym.make(ENV), []
+    for episode in range(EPISODES):
+        obs, over, total = env.reset(seed=10_000 + episode)[0], False, 0.0
+        while not over:
+            with torch.no_grad():
+                found = act(torch.as_tensor(np.asarray(obs, np.float32))[None])
+            action = int(found.argmax()) if found.numel() == 2 else int(found)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            over, total = terminated or truncated, total + float(reward)
+        returns.append(total)
+    return returns
+
+
+def main(side: str, job: Job) -> None:
+    """Train, or resume, and write the result."""
+    os.environ["KILLED_FOLDER"] = str(job.folder)
+    torch.set_num_threads(1)
+    random.seed(job.seed)
+    np.random.seed(job.seed)
+    torch.manual_seed(job.seed)
+    register_optimizer_step_post_hook(lambda *_: append("updates"))
+    module, act = SIDES[side](job)
+    weights = [one.detach().cpu().numpy().ravel() for one in module.parameters()]
+    np.save(job.folder / "weights.npy", np.concatenate(weights))
+    result = {"version": version(PACKAGES.get(side, side)), "torch": torch.__version__, "returns": greedy_returns(act)}
+    (job.folder / "result.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    name, place, budget, every, seed = sys.argv[1:]
+    main(name, Job(Path(place).resolve(), int(budget), int(every), int(seed)))
