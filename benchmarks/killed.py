@@ -9,7 +9,8 @@ checkpoint after each 1,000 env steps. It trains twice unbroken, which says whet
 with SIGKILL of its process group at random moments, after each of which it is started again. A moment is a number of
 env steps over all starts, uniform over the budget, and a few milliseconds; the kills thus hit interaction, updates and
 the writing of checkpoints as often as these take time. Env steps and updates are counted in the processes themselves,
-by a wrapper of the env and by a hook of torch's optimizers. Results go to ``docs/results/killed.json``.
+by a wrapper of the env and by a hook of torch's optimizers (this project, which calls
+Adam's kernel itself, by a callback). Results go to ``docs/results/killed.json``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """DQN on CartPole-v1 in each library, resumed from its newest checkpoint as the library's documentation says.
 
+SheepRL has no DQN and no replay buffer for discrete actions without a world model: it trains SAC on Pendulum-v1.
+
     python -m benchmarks.killed_sides SIDE FOLDER BUDGET EVERY SEED
 
 Started by ``benchmarks.killed``, with the interpreter that has the library: a side imports nothing of the others. The
@@ -13,77 +15,43 @@ everything that its documentation describes for resuming. Files in FOLDER that d
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-ENV, HIDDEN, GAMMA, RATE, BATCH = "CartPole-v1", [64, 64], 0.99, 1e-3, 64
-WARM_UP, TRAIN_EVERY, TARGET_EVERY = 1_000, 4, 250  # env steps, env steps for each update, updates
-EPISODES = 20
-Act = Callable[[torch.Tensor], torch.Tensor]
-"""Q-values, shape (1, 2), of an observation, shape (1, 4)."""
+from benchmarks.killed_job import (
+    BATCH,
+    ENV,
+    GAMMA,
+    HIDDEN,
+    RATE,
+    TARGET_EVERY,
+    TRAIN_EVERY,
+    WARM_UP,
+    Job,
+    Noted,
+    Trained,
+    append,
+    counted,
+    greedy_returns,
+    newest_first,
+)
+
+ACTOR_OF_SHEEPRL = ("_actor.model._model.0", "_actor.model._model.2", "_actor.fc_mean")
 
 
-class Job(NamedTuple):
-    """What a side is to do."""
-
-    folder: Path
-    budget: int
-    """Env steps."""
-    every: int
-    """Env steps between two checkpoints."""
-    seed: int
-
-    def epsilon(self, step: int) -> float:
-        """Return the rate of random actions at an env step: from 1 to 0.05 over half of the budget."""
-        return max(0.05, 1.0 - 0.95 * step / (self.budget / 2))
-
-    def note(
-        self, env_step: int, buffer: int, adam: torch.optim.Optimizer, epsilon: float, unreadable: int = 0
-    ) -> None:
-        """Write what a start begins with; ``unreadable`` counts newer checkpoints that could not be loaded."""
-        updates = max((int(state["step"]) for state in adam.state.values() if "step" in state), default=0)
-        row = {"env_step": env_step, "buffer": buffer, "updates": updates, "epsilon": round(epsilon, 4)}
-        with (self.folder / "starts.jsonl").open("a") as file:
-            file.write(json.dumps(row | {"unreadable": unreadable}) + "\n")
-
-
-class Counted(gym.Wrapper):
-    """Appends a byte to a file at each step, so that a kill loses none. The wrapper itself has no state."""
-
-    def step(self, action: Any) -> Any:
-        """Count, and step."""
-        append("steps")
-        return super().step(action)
-
-
-def append(name: str) -> None:
-    """Append a byte to a file of the run."""
-    with open(os.path.join(os.environ["KILLED_FOLDER"], name), "ab", 0) as file:
-        file.write(b".")
-
-
-def counted(*_: Any, **__: Any) -> gym.Env:
-    """Return the training env."""
-    return Counted(gym.make(ENV))
-
-
-def newest_first(paths: Iterable[Path], step: Callable[[Path], int]) -> list[Path]:
-    """Return checkpoints by their env step, the newest first."""
-    return sorted(paths, key=step, reverse=True)
-
-
-def lightning_ding(job: Job) -> tuple[torch.nn.Module, Act]:
+def lightning_ding(job: Job) -> Trained:
     """Train with this project: docs/checkpoints.md and docs/guides/resume.md."""
     from lightning import Callback, Trainer, seed_everything
 
@@ -93,8 +61,14 @@ def lightning_ding(job: Job) -> tuple[torch.nn.Module, Act]:
 
     class Note(Callback):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self.updates = pl_module.progress.train_iter
             step = pl_module.progress.env_step
             job.note(step, trainer.datamodule.buffer.count(), trainer.optimizers[0], job.epsilon(step))
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            for _update in range(self.updates, pl_module.progress.train_iter):
+                append("updates")
+            self.updates = pl_module.progress.train_iter
 
     config = {
         "nstep": 1,
@@ -121,10 +95,10 @@ def lightning_ding(job: Job) -> tuple[torch.nn.Module, Act]:
     flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", default_root_dir=job.folder, callbacks=[Note()], **flags)
     trainer.fit(policy, data, ckpt_path=last_checkpoint(job.folder))
-    return policy.model, lambda obs: policy.model(obs)["logit"]
+    return Trained(policy.model.parameters(), lambda obs: policy.model(obs)["logit"])
 
 
-def stable_baselines3(job: Job) -> tuple[torch.nn.Module, Act]:
+def stable_baselines3(job: Job) -> Trained:
     """Train with Stable-Baselines3: its pages Callbacks (CheckpointCallback) and Examples (saving and loading)."""
     from stable_baselines3 import DQN
     from stable_baselines3.common.callbacks import CheckpointCallback
@@ -160,10 +134,10 @@ def stable_baselines3(job: Job) -> tuple[torch.nn.Module, Act]:
     job.note(model.num_timesteps, model.replay_buffer.size(), model.policy.optimizer, rate, unreadable)
     saving = CheckpointCallback(job.every, str(job.folder), "model", save_replay_buffer=True)
     model.learn(job.budget - model.num_timesteps, callback=saving, reset_num_timesteps=False)
-    return model.q_net, model.q_net
+    return Trained(model.q_net.parameters(), model.q_net)
 
 
-def tianshou(job: Job) -> tuple[torch.nn.Module, Act]:
+def tianshou(job: Job) -> Trained:
     """Train with Tianshou: ``--resume`` of its example test/discrete/test_c51.py."""
     import pickle
 
@@ -230,10 +204,10 @@ def tianshou(job: Job) -> tuple[torch.nn.Module, Act]:
             verbose=False,
         )
     )
-    return net, lambda obs: net(obs)[0]
+    return Trained(net.parameters(), lambda obs: net(obs)[0])
 
 
-def skrl(job: Job) -> tuple[torch.nn.Module, Act]:
+def skrl(job: Job) -> Trained:
     """Train with skrl: its page Saving, loading and logging. A checkpoint has the agent; its name is the env step."""
     import skrl.models.torch as models
     from skrl.agents.torch.dqn import DQN, DQN_CFG
@@ -296,10 +270,10 @@ def skrl(job: Job) -> tuple[torch.nn.Module, Act]:
     SequentialTrainer(
         env=env, agents=agent, cfg={"timesteps": job.budget - reached, "headless": True, "disable_progressbar": True}
     ).train()
-    return networks["q_network"].net, networks["q_network"].net
+    return Trained(networks["q_network"].parameters(), networks["q_network"].net)
 
 
-def rllib(job: Job) -> tuple[torch.nn.Module, Act]:
+def rllib(job: Job) -> Trained:
     """Train with RLlib: its page Checkpointing, and its option ``store_buffer_in_checkpoints``."""
     import ray
     from ray.rllib.algorithms.dqn import DQNConfig
@@ -345,32 +319,73 @@ def rllib(job: Job) -> tuple[torch.nn.Module, Act]:
     while reached() < job.budget:
         algorithm.train()
         algorithm.save_to_path(str(job.folder / f"checkpoint_{reached()}"))
-    return module, lambda obs: module.forward_inference({"obs": obs})["actions"]
+    return Trained(module.parameters(), lambda obs: module.forward_inference({"obs": obs})["actions"])
 
 
-SIDES: dict[str, Callable[[Job], tuple[torch.nn.Module, Act]]] = {
+def sheeprl_env(id: str, **_: Any) -> gym.Env:
+    """Return SheepRL's training env, which notes the replay buffer and the optimizers that the process has."""
+    from sheeprl.data.buffers import ReplayBuffer
+
+    job = Job(Path(os.environ["KILLED_FOLDER"]), *json.loads(os.environ["KILLED_JOB"]))
+
+    def note() -> None:
+        buffers = [one for one in gc.get_objects() if isinstance(one, ReplayBuffer)]
+        optimizers = [one for one in gc.get_objects() if isinstance(one, torch.optim.Adam)]
+        filled = max((len(one) if one.full else one._pos for one in buffers), default=0)
+        adam = max(optimizers, key=lambda one: len(one.state))
+        step = int(os.environ["KILLED_STEP"])
+        job.note(step, filled, adam, job.epsilon(step), int(os.environ["KILLED_UNREADABLE"]))
+
+    return Noted(counted(id=id), note)
+
+
+def sheeprl(job: Job) -> Trained:
+    """Train with SheepRL: ``checkpoint.resume_from`` and ``buffer.checkpoint`` of its howto Logs and checkpoints."""
+    from sheeprl.cli import run
+
+    def checkpoints() -> list[Path]:
+        found = (job.folder / "logs").rglob("checkpoint/ckpt_*.ckpt")
+        return newest_first(found, lambda path: int(path.stem.split("_")[1]))
+
+    def readable(path: Path) -> bool:
+        try:
+            return bool(torch.load(path, weights_only=False))
+        except Exception:  # a kill while it was written
+            return False
+
+    found = checkpoints()
+    whole = [path for path in found if readable(path)]
+    os.environ["KILLED_JOB"] = json.dumps(job[1:])
+    os.environ["KILLED_UNREADABLE"] = str(found.index(whole[0]) if whole else len(found))
+    os.environ["KILLED_STEP"] = whole[0].stem.split("_")[1] if whole else "0"
+    sys.argv = ["sheeprl", "exp=sac", "env.id=Pendulum-v1", "env.wrapper._target_=benchmarks.killed_sides.sheeprl_env"]
+    sys.argv += ["env.num_envs=1", "env.sync_env=True", "env.capture_video=False", "fabric.accelerator=cpu"]
+    sys.argv += [f"algo.total_steps={job.budget}", f"algo.learning_starts={WARM_UP}", "algo.hidden_size=64"]
+    sys.argv += [f"algo.replay_ratio={1 / TRAIN_EVERY}", f"algo.per_rank_batch_size={BATCH}", "algo.run_test=False"]
+    sys.argv += [f"buffer.size={job.budget}", "buffer.checkpoint=True", f"checkpoint.every={job.every}"]
+    sys.argv += ["metric.log_level=0", f"seed={job.seed}", f"log_root={job.folder / 'logs'}", "run_name=run"]
+    sys.argv += [f"checkpoint.resume_from={whole[0]}"] if whole else []
+    run()
+    agent = torch.load(checkpoints()[0], weights_only=False)["agent"]
+    layers = [(agent[f"{name}.weight"], agent[f"{name}.bias"]) for name in ACTOR_OF_SHEEPRL]
+
+    def act(obs: torch.Tensor) -> torch.Tensor:
+        for weight, bias in layers[:-1]:
+            obs = torch.relu(torch.nn.functional.linear(obs, weight, bias))
+        return 2.0 * torch.tanh(torch.nn.functional.linear(obs, *layers[-1]))
+
+    return Trained([one for one in agent.values() if one.is_floating_point()], act, "Pendulum-v1")
+
+
+SIDES: dict[str, Callable[[Job], Trained]] = {
     "lightning_ding": lightning_ding,
     "stable_baselines3": stable_baselines3,
     "tianshou": tianshou,
     "skrl": skrl,
     "rllib": rllib,
+    "sheeprl": sheeprl,
 }
 PACKAGES = {"rllib": "ray"}
-
-
-def greedy_returns(act: Act) -> list[float]:
-    """Return the returns of greedy episodes with fixed seeds."""
-    env, returns = gym.make(ENV), []
-    for episode in range(EPISODES):
-        obs, over, total = env.reset(seed=10_000 + episode)[0], False, 0.0
-        while not over:
-            with torch.no_grad():
-                found = act(torch.as_tensor(np.asarray(obs, np.float32))[None])
-            action = int(found.argmax()) if found.numel() == 2 else int(found)
-            obs, reward, terminated, truncated, _ = env.step(action)
-            over, total = terminated or truncated, total + float(reward)
-        returns.append(total)
-    return returns
 
 
 def main(side: str, job: Job) -> None:
@@ -380,12 +395,14 @@ def main(side: str, job: Job) -> None:
     random.seed(job.seed)
     np.random.seed(job.seed)
     torch.manual_seed(job.seed)
-    register_optimizer_step_post_hook(lambda *_: append("updates"))
-    module, act = SIDES[side](job)
-    weights = [one.detach().cpu().numpy().ravel() for one in module.parameters()]
+    if side != "lightning_ding":  # which calls the kernel of Adam itself, and counts its updates
+        register_optimizer_step_post_hook(lambda *_: append("updates"))
+    trained = SIDES[side](job)
+    weights = [one.detach().cpu().numpy().ravel() for one in trained.weights]
     np.save(job.folder / "weights.npy", np.concatenate(weights))
-    result = {"version": version(PACKAGES.get(side, side)), "torch": torch.__version__, "returns": greedy_returns(act)}
-    (job.folder / "result.json").write_text(json.dumps(result))
+    returns = greedy_returns(trained.act, trained.env_id)
+    result = {"version": version(PACKAGES.get(side, side)), "torch": torch.__version__, "env": trained.env_id}
+    (job.folder / "result.json").write_text(json.dumps(result | {"returns": returns}))
 
 
 if __name__ == "__main__":
