@@ -1,14 +1,15 @@
 """Kill training ten times at random moments in each library, resume it, and compare it with an unbroken run.
 
     python -m benchmarks.killed --side lightning_ding                          # ten kills, seed 0, 20,000 env steps
-    python -m benchmarks.killed --side skrl --python VENV/bin/python           # a side with its own interpreter
+    VENV/bin/python -m benchmarks.killed --side skrl                           # with an interpreter that has skrl
     python -m benchmarks.killed --table                                        # the table of what has been measured
 
 A side (``benchmarks/killed_sides.py``) trains DQN on CartPole-v1 with the same settings everywhere, and saves a
 checkpoint after each 1,000 env steps. It trains twice unbroken, which says whether it repeats itself at all, and once
 with SIGKILL of its process group at random moments, after each of which it is started again. A moment is a number of
 env steps over all starts, uniform over the budget, and a few milliseconds; the kills thus hit interaction, updates and
-the writing of checkpoints as often as these take time. Env steps and updates are counted in the processes themselves,
+the writing of checkpoints as often as these take time. Each start is forked from a process that has imported the
+library, so that the seconds do not contain the imports. Env steps and updates are counted in the processes themselves,
 by a wrapper of the env and by a hook of torch's optimizers (this project, which calls
 Adam's kernel itself, by a callback). Results go to ``docs/results/killed.json``.
 """
@@ -16,21 +17,25 @@ Adam's kernel itself, by a callback). Results go to ``docs/results/killed.json``
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import multiprocessing
 import os
 import platform
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import killed_sides
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "results" / "killed.json"
@@ -42,6 +47,10 @@ LONGEST = 0.1
 """Seconds between the moment of a kill and the kill, at most."""
 LIMIT = 900.0
 """Seconds that one start may take."""
+FORK = multiprocessing.get_context("fork")
+Run = multiprocessing.context.ForkProcess
+Train = Callable[[Path], None]
+"""Starts or resumes a run in a folder."""
 
 
 def random_moments(kills: int, budget: int, seed: int) -> list[tuple[int, float]]:
@@ -56,64 +65,84 @@ def counted(folder: Path, name: str) -> int:
     return (folder / name).stat().st_size if (folder / name).exists() else 0
 
 
-def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start or resume a run in its own process group."""
-    log = (folder / "log.txt").open("ab")
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
+@contextmanager
+def started(train: Train, folder: Path) -> Iterator[Run]:
+    """Start or resume a run in a forked process with its own process group, which does not outlive the block."""
+    run = FORK.Process(target=_train, args=(train, folder))
+    run.start()
+    try:
+        yield run
+    finally:
+        if run.exitcode is None and run.pid is not None:
+            with suppress(ProcessLookupError):  # it has ended, or does not have its group yet
+                os.killpg(run.pid, signal.SIGKILL)
+            run.kill()
+            run.join()
 
 
-def finish(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _train(train: Train, folder: Path) -> None:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with (folder / "log.txt").open("ab") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+    train(folder)
+
+
+def finish(process: Run, folder: Path) -> None:
     """Wait for the end of a run.
 
     Raises:
-        RuntimeError: If it failed.
+        RuntimeError: If it failed, or takes more than ``LIMIT``.
     """
-    try:
-        code = process.wait(LIMIT)
-    except subprocess.TimeoutExpired:
-        kill(process)
-        raise RuntimeError(f"the run in {folder} took more than {LIMIT} s") from None
-    if code:
+    process.join(LIMIT)
+    code = process.exitcode
+    if code != 0:
         raise RuntimeError(f"the run in {folder} ended with {code}:\n{(folder / 'log.txt').read_text()[-2000:]}")
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process group."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def unbroken(train: Train, folder: Path) -> float:
+    """Train without a break, unless the folder has the result of that, and return the seconds."""
+    kept = folder / "seconds.txt"
+    if not kept.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        begun = time.perf_counter()
+        with started(train, folder) as process:
+            finish(process, folder)
+        kept.write_text(str(time.perf_counter() - begun))
+    return float(kept.read_text())
 
 
-def unbroken(command: Sequence[str], folder: Path) -> float:
-    """Train without a break, and return the seconds."""
-    folder.mkdir(parents=True)
-    begun = time.perf_counter()
-    finish(start(command, folder), folder)
-    return time.perf_counter() - begun
-
-
-def broken(command: Sequence[str], folder: Path, moments: Sequence[tuple[int, float]]) -> tuple[float, list[int]]:
+def broken(train: Train, folder: Path, moments: Sequence[tuple[int, float]]) -> tuple[float, list[int]]:
     """Train with kills, and return the seconds and the env steps over all starts after each kill.
 
     Each start makes an env step before it is killed. A run that reaches its end earlier is not killed again.
+
+    Raises:
+        RuntimeError: If a start fails, or makes no env step within ``LIMIT``.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     begun, killed = time.perf_counter(), list[int]()
-    for step, delay in moments:
-        process, before, limit = start(command, folder), counted(folder, "steps"), time.perf_counter() + LIMIT
-        while counted(folder, "steps") < max(step, before + 1) and process.poll() is None:
-            time.sleep(POLL)
-            if time.perf_counter() > limit:
-                kill(process)
-                raise RuntimeError(f"a start in {folder} made no env step within {LIMIT} s")
-        time.sleep(delay)
-        if process.poll() is not None:
-            finish(process, folder)
-            return time.perf_counter() - begun, killed
-        kill(process)
+    for step, delay in [*moments, (sys.maxsize, 0.0)]:
+        before = counted(folder, "steps")
+        with started(train, folder) as process:
+            _wait_for(max(step, before + 1), process, folder)
+            time.sleep(delay)
+            if not process.is_alive():
+                finish(process, folder)
+                break
         killed.append(counted(folder, "steps"))
-    finish(start(command, folder), folder)
     return time.perf_counter() - begun, killed
+
+
+def _wait_for(step: int, process: Run, folder: Path) -> None:
+    limit = time.perf_counter() + LIMIT
+    while counted(folder, "steps") < step and process.is_alive():
+        if time.perf_counter() > limit:
+            raise RuntimeError(f"a start in {folder} took more than {LIMIT} s")
+        time.sleep(POLL)
 
 
 def difference(one: Path, other: Path) -> float:
@@ -160,22 +189,21 @@ def with_expectations(starts: Sequence[dict[str, Any]], budget: int) -> list[dic
     ]
 
 
-def compare(command: Sequence[str], folder: Path, budget: int, every: int, kills: int, seed: int) -> dict[str, Any]:
+def compare(train: Train, folder: Path, budget: int, every: int, kills: int, seed: int) -> dict[str, Any]:
     """Train unbroken twice and with kills, and return what differs.
 
     Args:
-        command: Starts or resumes a run; folder, budget, env steps between checkpoints and seed are appended.
-        folder: A new folder of the three runs.
+        train: Starts or resumes a run in a folder.
+        folder: The folder of the three runs. Finished unbroken runs in it are used.
         budget: Env steps of a run.
         every: Env steps between two checkpoints.
         kills: Number of kills.
         seed: Seed of the runs and of the moments.
     """
     folders = {name: folder / name for name in ("whole", "again", "killed")}
-    commands = {name: [*command, str(place), str(budget), str(every), str(seed)] for name, place in folders.items()}
-    seconds = unbroken(commands["whole"], folders["whole"])
-    unbroken(commands["again"], folders["again"])
-    seconds_killed, killed = broken(commands["killed"], folders["killed"], random_moments(kills, budget, seed))
+    seconds = unbroken(train, folders["whole"])
+    unbroken(train, folders["again"])
+    seconds_killed, killed = broken(train, folders["killed"], random_moments(kills, budget, seed))
     results = {name: json.loads((place / "result.json").read_text()) for name, place in folders.items()}
     starts = with_expectations(starts_of(folders["killed"]), budget)
     return {
@@ -231,23 +259,25 @@ def main() -> None:
     """Measure a side, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--side", help="a name of benchmarks.killed_sides.SIDES")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the library")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=int, default=BUDGET)
     parser.add_argument("--out", type=Path, default=FILE)
-    parser.add_argument("--keep", action="store_true", help="keep the folders of the runs")
+    parser.add_argument("--folder", type=Path, help="keep the runs in it, and use the unbroken ones that it has")
     parser.add_argument("--table", action="store_true", help="print the table of --out")
     options = parser.parse_args()
     if options.side:
-        folder = Path(tempfile.mkdtemp(prefix=f"killed_{options.side}_"))
-        command = [options.python, "-m", "benchmarks.killed_sides", options.side]
-        row = compare(command, folder, options.budget, EVERY, options.kills, options.seed)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no process of a run is left
+        folder = options.folder or Path(tempfile.mkdtemp(prefix=f"killed_{options.side}_"))
+        killed_sides.load(options.side)
+        job = killed_sides.Job(folder, options.budget, EVERY, options.seed)
+        train = functools.partial(killed_sides.train, options.side, job)
+        row = compare(train, folder, options.budget, EVERY, options.kills, options.seed)
         facts = {"command": f"python -m benchmarks.killed --side {options.side}", "seed": options.seed}
         facts |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "cores": os.cpu_count(), "machine": platform.machine()}
         store(options.out, options.side, facts | row)
         print(json.dumps(row))
-        if not options.keep:
+        if not options.folder:
             shutil.rmtree(folder)
     if options.table:
         print(table(json.loads(options.out.read_text())))

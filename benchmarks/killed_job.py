@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 ENV, HIDDEN, GAMMA, RATE, BATCH = "CartPole-v1", [64, 64], 0.99, 1e-3, 64
-WARM_UP, TRAIN_EVERY, TARGET_EVERY = 1_000, 4, 250  # env steps, env steps for each update, updates
+WARM_UP, TRAIN_EVERY, TARGET_EVERY = 1_000, 4, 25  # env steps, env steps for each update, updates
 EPISODES = 20
 Act = Callable[[torch.Tensor], torch.Tensor]
 """Q-values of an observation, shape (1, ...), or a greedy action."""

@@ -2,11 +2,9 @@
 
 SheepRL has no DQN and no replay buffer for discrete actions without a world model: it trains SAC on Pendulum-v1.
 
-    python -m benchmarks.killed_sides SIDE FOLDER BUDGET EVERY SEED
-
-Started by ``benchmarks.killed``, with the interpreter that has the library: a side imports nothing of the others. The
-first start in a folder begins a run, and each later one resumes it. A side saves a checkpoint each EVERY env steps with
-everything that its documentation describes for resuming. Files in FOLDER that do not depend on the side:
+Used by ``benchmarks.killed``, with the interpreter that has the library: a side imports nothing of the others. The
+first start in a folder begins a run, and each later one resumes it. A side saves checkpoints with everything that its
+documentation describes for resuming. Files in the folder that do not depend on the side:
 
 * ``steps`` and ``updates``: one byte for each env step and for each step of an optimizer, over all starts
 * ``starts.jsonl``: what each start began with: env steps, transitions in the buffer, updates of Adam, epsilon
@@ -16,6 +14,7 @@ everything that its documentation describes for resuming. Files in FOLDER that d
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import random
@@ -386,10 +385,26 @@ SIDES: dict[str, Callable[[Job], Trained]] = {
     "sheeprl": sheeprl,
 }
 PACKAGES = {"rllib": "ray"}
+IMPORTS = {
+    "lightning_ding": ["lightning", "lightning_ding.datamodules.replay", "lightning_ding.policy.dqn"],
+    "stable_baselines3": ["stable_baselines3"],
+    "tianshou": ["tianshou.algorithm", "tianshou.trainer", "torch.utils.tensorboard"],
+    "skrl": ["skrl.agents.torch.dqn", "skrl.trainers.torch", "skrl.envs.wrappers.torch"],
+    "rllib": ["ray.rllib.algorithms.dqn"],
+    "sheeprl": ["sheeprl.cli", "sheeprl.algos.sac.sac"],
+}
+"""Modules of each library that take long to import."""
 
 
-def main(side: str, job: Job) -> None:
-    """Train, or resume, and write the result."""
+def load(side: str) -> None:
+    """Import the library of a side, which its function then finds imported."""
+    for name in IMPORTS[side]:
+        importlib.import_module(name)
+
+
+def train(side: str, job: Job, folder: Path) -> None:
+    """Train in a folder, or resume, and write the result."""
+    job = job._replace(folder=folder.resolve())
     os.environ["KILLED_FOLDER"] = str(job.folder)
     torch.set_num_threads(1)
     random.seed(job.seed)
@@ -403,8 +418,3 @@ def main(side: str, job: Job) -> None:
     returns = greedy_returns(trained.act, trained.env_id)
     result = {"version": version(PACKAGES.get(side, side)), "torch": torch.__version__, "env": trained.env_id}
     (job.folder / "result.json").write_text(json.dumps(result | {"returns": returns}))
-
-
-if __name__ == "__main__":
-    name, place, budget, every, seed = sys.argv[1:]
-    main(name, Job(Path(place).resolve(), int(budget), int(every), int(seed)))
