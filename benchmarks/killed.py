@@ -83,9 +83,10 @@ def started(train: Train, folder: Path) -> Iterator[Run]:
 def _train(train: Train, folder: Path) -> None:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with (folder / "log.txt").open("ab") as log:
-        for descriptor in (1, 2):
-            os.dup2(log.fileno(), descriptor)
+    log = (folder / "log.txt").open("a", buffering=1)
+    for descriptor in (1, 2):
+        os.dup2(log.fileno(), descriptor)
+    sys.stdout = sys.stderr = log
     train(folder)
 
 
