@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import killed_sides
+from benchmarks.killed_job import Job
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "results" / "killed.json"
@@ -271,7 +272,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no process of a run is left
         folder = options.folder or Path(tempfile.mkdtemp(prefix=f"killed_{options.side}_"))
         killed_sides.load(options.side)
-        job = killed_sides.Job(folder, options.budget, EVERY, options.seed)
+        job = Job(folder, options.budget, EVERY, options.seed)
         train = functools.partial(killed_sides.train, options.side, job)
         row = compare(train, folder, options.budget, EVERY, options.kills, options.seed)
         facts = {"command": f"python -m benchmarks.killed --side {options.side}", "seed": options.seed}

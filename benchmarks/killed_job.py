@@ -99,7 +99,7 @@ def greedy_returns(act: Act, env_id: str) -> list[float]:
             with torch.no_grad():
                 found = act(torch.as_tensor(np.asarray(obs, np.float32))[None])
             if isinstance(env.action_space, gym.spaces.Box):
-                action = found[0].numpy()
+                action: Any = found[0].numpy()
             else:
                 action = int(found.argmax()) if found.numel() > 1 else int(found)
             obs, reward, terminated, truncated, _ = env.step(action)

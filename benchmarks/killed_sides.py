@@ -16,7 +16,9 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import logging
 import os
+import pickle
 import random
 import sys
 from collections.abc import Callable
@@ -138,8 +140,6 @@ def stable_baselines3(job: Job) -> Trained:
 
 def tianshou(job: Job) -> Trained:
     """Train with Tianshou: ``--resume`` of its example test/discrete/test_c51.py."""
-    import pickle
-
     from tianshou.algorithm import DQN
     from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
     from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -152,11 +152,8 @@ def tianshou(job: Job) -> Trained:
 
     envs = DummyVectorEnv([counted])
     envs.seed(job.seed)
-    space = gym.make(ENV)
-    net = Net(state_shape=space.observation_space.shape, action_shape=2, hidden_sizes=HIDDEN)
-    policy = DiscreteQLearningPolicy(
-        model=net, action_space=space.action_space, observation_space=space.observation_space, eps_training=1.0
-    )
+    net, actions = Net(state_shape=(4,), action_shape=2, hidden_sizes=HIDDEN), gym.spaces.Discrete(2)
+    policy = DiscreteQLearningPolicy(model=net, action_space=actions, eps_training=1.0)
     optimizer = AdamOptimizerFactory(lr=RATE)
     algorithm = DQN(policy=policy, optim=optimizer, gamma=GAMMA, target_update_freq=TARGET_EVERY)
     weights, data = job.folder / "checkpoint.pth", job.folder / "train_buffer.pkl"
@@ -206,14 +203,9 @@ def tianshou(job: Job) -> Trained:
     return Trained(net.parameters(), lambda obs: net(obs)[0])
 
 
-def skrl(job: Job) -> Trained:
-    """Train with skrl: its page Saving, loading and logging. A checkpoint has the agent; its name is the env step."""
+def skrl_network(env: Any) -> Any:
+    """Return a Q-network of skrl."""
     import skrl.models.torch as models
-    from skrl.agents.torch.dqn import DQN, DQN_CFG
-    from skrl.envs.wrappers.torch import wrap_env
-    from skrl.memories.torch import RandomMemory
-    from skrl.trainers.torch import SequentialTrainer
-    from skrl.utils import set_seed
 
     class Q(models.DeterministicMixin, models.Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -226,13 +218,24 @@ def skrl(job: Job) -> Trained:
         def compute(self, inputs: Any, role: str = "") -> Any:
             return self.net(inputs["observations"]), {}
 
+    return Q()
+
+
+def skrl(job: Job) -> Trained:
+    """Train with skrl: its page Saving, loading and logging. A checkpoint has the agent; its name is the env step."""
+    from skrl.agents.torch.dqn import DQN, DQN_CFG
+    from skrl.envs.wrappers.torch import wrap_env
+    from skrl.memories.torch import RandomMemory
+    from skrl.trainers.torch import SequentialTrainer
+    from skrl.utils import set_seed
+
     set_seed(job.seed)
     env = wrap_env(counted())
     starts = {
         path: int(path.parts[-3].split("_")[1]) + int(path.stem.split("_")[1])
         for path in job.folder.glob("run_*/checkpoints/agent_*.pt")
     }
-    networks = {"q_network": Q(), "target_q_network": Q()}
+    networks = {"q_network": skrl_network(env), "target_q_network": skrl_network(env)}
     memory = RandomMemory(memory_size=job.budget, num_envs=1, device="cpu")
     reached, unreadable, experiment = 0, 0, {"directory": str(job.folder), "write_interval": 0}
     config = DQN_CFG(
@@ -275,13 +278,15 @@ def skrl(job: Job) -> Trained:
 def rllib(job: Job) -> Trained:
     """Train with RLlib: its page Checkpointing, and its option ``store_buffer_in_checkpoints``."""
     import ray
-    from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.algorithms import dqn
     from ray.tune.registry import register_env
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    make: Any = dqn.DQNConfig
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     register_env("counted", counted)
     config = (
-        DQNConfig()
+        make()
         .environment("counted")
         .env_runners(num_env_runners=0, rollout_fragment_length=TRAIN_EVERY)
         .reporting(min_sample_timesteps_per_iteration=job.every, min_time_s_per_iteration=0)
@@ -301,7 +306,7 @@ def rllib(job: Job) -> Trained:
             n_step=1,
         )
     )
-    algorithm, unreadable = config.build_algo(), 0
+    unreadable, algorithm = 0, config.build_algo()
     for path in newest_first(job.folder.glob("checkpoint_*"), lambda path: int(path.name.split("_")[1])):
         try:
             algorithm.restore_from_path(str(path))
@@ -398,7 +403,7 @@ IMPORTS = {
 
 def load(side: str) -> None:
     """Import the library of a side, which its function then finds imported."""
-    for name in IMPORTS[side]:
+    for name in ["torch._dynamo", *IMPORTS[side]]:  # the first is imported by the first optimizer
         importlib.import_module(name)
 
 
