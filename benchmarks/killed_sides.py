@@ -172,9 +172,6 @@ def tianshou(job: Job) -> Trained:
         data.write_bytes(pickle.dumps(collector.buffer))
         return str(weights)
 
-    def explore(epoch: int, env_step: int) -> None:
-        policy.set_eps_training(job.epsilon(WARM_UP + env_step))
-
     logger = TensorboardLogger(SummaryWriter(str(job.folder / "log")), save_interval=1)
     step = logger.restore_data()[1] if resumed else 0
     reached = WARM_UP + step if resumed else 0
@@ -192,7 +189,7 @@ def tianshou(job: Job) -> Trained:
             collection_step_num_env_steps=TRAIN_EVERY,
             update_step_num_gradient_steps_per_sample=1 / TRAIN_EVERY,
             batch_size=BATCH,
-            training_fn=explore,
+            training_fn=lambda _, env_step: policy.set_eps_training(job.epsilon(WARM_UP + env_step)),
             save_checkpoint_fn=save,
             resume_from_log=resumed,
             logger=logger,
@@ -306,7 +303,8 @@ def rllib(job: Job) -> Trained:
             n_step=1,
         )
     )
-    unreadable, algorithm = 0, config.build_algo()
+    unreadable = 0
+    algorithm: Any = config.build_algo()
     for path in newest_first(job.folder.glob("checkpoint_*"), lambda path: int(path.name.split("_")[1])):
         try:
             algorithm.restore_from_path(str(path))
