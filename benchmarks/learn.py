@@ -54,7 +54,7 @@ def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
     Args:
         proof: The experiment.
         seed: Seed of the run.
-        shipped: Safetensors file to write the policy at the end to; ``best`` is then its score.
+        shipped: Safetensors file to write the policy at the end to; it is then tested too, as ``last``.
     """
     from lightning import Callback, Trainer, seed_everything
 
@@ -109,12 +109,17 @@ def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
         trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=callbacks, **quiet)
         trainer.fit(policy, datamodule)
         best = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        last: float | None = None
         if shipped is not None:
-            best = None
             policy.export(shipped, "safetensors")
+            (scores,) = trainer.test(policy, test, verbose=False)
+            last = float(scores["test/return_mean"])
         (scores,) = trainer.test(policy, test, ckpt_path=best, verbose=False)
     score = float(scores["test/return_mean"])
-    return {"seed": seed, "seconds": curve[-1][1], "best": score, "n_test": plan.n_test, "curve": curve}
+    run: Run = {"seed": seed, "seconds": curve[-1][1], "best": score, "n_test": plan.n_test, "curve": curve}
+    if last is not None:
+        run["last"] = last
+    return run
 
 
 def _rounds(policy: Any, env_steps: int) -> int:
@@ -238,7 +243,7 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=proofs.RECIPES).stdout.strip()
 
-    folders = ("../lightning_ding", "../callbacks", "../datamodules", ".")
+    folders = ("../lightning_ding", ":!../lightning_ding/zoo", "../callbacks", "../datamodules", ".")
     changed = git("status", "--porcelain", "--untracked-files=no", "--", *folders)
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 

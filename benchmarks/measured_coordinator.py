@@ -150,9 +150,9 @@ class MeasuredActor:
         self._samples: list[Sample] = []
         Meter(self._actor._coordinator, self._samples.append)
 
-    def handle(self, name: str, message: Any, parcel: Any) -> Any:
+    def handle(self, name: str, message: Any, deleted: Any) -> Any:
         """Answer a call of ``RayChannel``."""
-        return self._actor.handle(name, message, parcel)
+        return self._actor.handle(name, message, deleted)
 
     def pid(self) -> int:
         """Return the id of this process."""

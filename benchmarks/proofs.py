@@ -24,6 +24,7 @@ class Run(TypedDict):
     seed: int
     seconds: float  # of training, without evaluations
     best: float  # mean return of the best checkpoint over greedy episodes that were not used to choose it
+    last: NotRequired[float]  # the same of the policy at the end, of runs whose policy was written to the zoo
     n_test: NotRequired[int]  # number of these episodes; 20 where it is missing
     curve: list[tuple[int, float, float]]  # env step, seconds of training, mean return of greedy episodes
 

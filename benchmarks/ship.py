@@ -2,7 +2,8 @@
 
     python -m benchmarks.ship ppo_halfcheetah ppo_hopper    # experiments of benchmarks/proofs.py, seed 0
 
-The policy is that at the end of the run, and its return that of 100 greedy episodes that training did not use.
+The policy is that at the end of the run, and its return that of 100 greedy episodes that training did not use. The run
+is recorded as one of ``python -m benchmarks.learn`` as well.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.curves import short_name
-from benchmarks.learn import commit, train
+from benchmarks.learn import commit, save, train
 from benchmarks.proofs import PROOFS, classes, load
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.zoo import FOLDER, INDEX, ZooPolicy, policies
+
+LEARN = Path("docs/results/learn")
 
 
 def ship(name: str, seed: int, folder: Path = FOLDER) -> ZooPolicy:
@@ -33,12 +36,13 @@ def ship(name: str, seed: int, folder: Path = FOLDER) -> ZooPolicy:
     proof = PROOFS[name]
     file = folder / f"{name}.safetensors"
     run = train(proof, seed, file)
+    save(name, proof.budget, "ours", run, LEARN)
     policy_class, _ = classes(load(proof.recipe))
     policy = ZooPolicy(
         name=name,
         policy=str(POLICY_REGISTRY.name_of(policy_class)),
         env_id=short_name(proof.env_id, getattr(load(proof.recipe), "ENV_KWARGS", {})),
-        mean_return=round(run["best"], 3),
+        mean_return=round(run["last"], 3),
         episodes=proof.plan.n_test,
         env_step=run["curve"][-1][0],
         seed=seed,

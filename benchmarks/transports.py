@@ -72,14 +72,15 @@ class TakerActor:
 
     def __init__(self, folder: Path) -> None:
         from lightning_ding.distributed.ray.store import RayStore
-        from lightning_ding.distributed.ray.workers import RayServer
 
-        store = RayStore(folder)
-        self._door = RayServer(Taker(folder, store).handle, store)
+        self._store = RayStore(folder)
+        self._taker = Taker(folder, self._store)
 
-    def handle(self, name: str, message: Message, parcel: Any) -> Any:
+    def handle(self, name: str, message: Message, deleted: Any) -> Any:
         """Answer a call of ``RayChannel``."""
-        return self._door.answer(name, message, parcel)
+        from lightning_ding.distributed.ray.workers import answer
+
+        return answer(self._taker.handle, self._store, name, message, deleted)
 
 
 def serve(folder: Path) -> None:

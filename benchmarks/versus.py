@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import curves, intervals, offline
 from benchmarks.proofs import end_return
+from lightning_ding.entry.seed_statistics import interval
 
 HOME = {
     "dqn_cartpole": "DQN on CartPole-v1",
@@ -76,7 +77,7 @@ def overlap(ours: Side, peer: Side) -> str:
     """Return whether the intervals of two sides overlap, or which side has the higher return."""
     if min(len(ours.returns), len(peer.returns)) == 1:
         return "one seed"
-    (low, high), (other_low, other_high) = intervals.interval(ours.returns), intervals.interval(peer.returns)
+    (low, high), (other_low, other_high) = interval(ours.returns), interval(peer.returns)
     if low <= other_high and other_low <= high:
         return "yes"
     return f"no, {(ours if low > other_high else peer).label} is higher"

@@ -3,9 +3,8 @@
     python recipes/ppo_mujoco.py                          # seed 0
     python recipes/ppo_mujoco.py --env-id Hopper-v5 --seed 1
 
-Trains for a million env steps and evaluates the policy at the end on 20 greedy episodes. The settings are those that
-Tianshou publishes for these tasks, except that values are normalised by Pop-Art in the place of rewards. The returns of
-several seeds on several tasks are in docs/results/learning.md.
+Trains for a million env steps and evaluates the policy at the end on 20 greedy episodes. The settings are those of
+Tianshou for these tasks, except that Pop-Art normalises values, not rewards. docs/results/learning.md has the returns.
 """
 
 from __future__ import annotations
@@ -25,12 +24,7 @@ NORM_OBS = True
 CONFIG = {
     "compile": "auto",
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
-    "learn": {
-        "epoch_per_collect": 10,
-        "batch_size": 64,
-        "learning_rate": 3e-4,
-        "lr_scheduler": {"type": "linear"},
-    },
+    "learn": {"epoch_per_collect": 10, "batch_size": 64, "learning_rate": 3e-4, "lr_scheduler": {"type": "linear"}},
     "collect": {"n_sample": 2048},
     "eval": {"evaluator": {"eval_freq": 16_000, "n_episode": 20}},
 }
@@ -45,8 +39,8 @@ def main() -> None:
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    envs = {"num_envs": NUM_ENVS, "norm_obs": NORM_OBS}
-    datamodule = RolloutDataModule(options.env_id, **envs, seed=options.seed, max_env_step=options.max_env_step)
+    run = {"seed": options.seed, "max_env_step": options.max_env_step}
+    datamodule = RolloutDataModule(options.env_id, num_envs=NUM_ENVS, norm_obs=NORM_OBS, **run)
     policy = PPOPolicy(CONFIG)
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="ppo_mujoco"))
     trainer.fit(policy, datamodule)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from lightning_ding.distributed.comm_worker.loop import AssignedTask
-from lightning_ding.distributed.comm_worker.role import BaseCommRole
+from lightning_ding.di_engine.comm_role import BaseCommRole
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.transport import Channel, Role
 from lightning_ding.worker.arguments import check_integers
 
@@ -46,16 +46,12 @@ class NaiveCollector(BaseCommRole):
         """Number of trajectories that the coordinator has accepted."""
 
     @override
-    def _do_tasks(self) -> int:
-        try:
-            return self._make_worker().run(self._work)
-        finally:
-            self._close_channel()
+    def _do_tasks(self, worker: CommWorker) -> int:
+        return worker.run(self._work)
 
     @override
     def _stop(self) -> None:
-        if self.worker is not None:
-            self.worker.leave()
+        """Do nothing: the worker's loop asks for no further task."""
 
     def _work(self, task: AssignedTask) -> None:
         worker = self._connected()

@@ -5,9 +5,6 @@ Shapes: B transitions of a minibatch, U minibatches of a round, n steps of a ret
 
 from __future__ import annotations
 
-import logging
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -20,8 +17,6 @@ from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter
 from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
-from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator, takes
-from lightning_ding.distributed.transport import Message
 from lightning_ding.worker import LearnerHook
 from lightning_ding.worker.learner.hooks import Position
 from lightning_ding.worker.learner.priority import DEFAULT_PRIORITY
@@ -47,7 +42,6 @@ METADATA = frozenset(
 )
 """Entries that are not part of a transition, but of its metadata or of the buffer."""
 NEEDED = ("obs", "action", "reward")
-logger = logging.getLogger(__name__)
 
 SINGLE = "one that learns from single transitions where batches are lists of transitions, as in DI-engine"
 
@@ -298,77 +292,3 @@ def hooks_of_comm_learner(send_policy_freq: int = 1) -> list[LearnerHook]:
 
 def _lists(priorities: Mapping[str, Tensor] | None) -> dict[str, list[Any]]:
     return {} if priorities is None else {name: column.tolist() for name, column in priorities.items()}
-
-
-NEWER = 2**62  # serial number above all others: ask for newer weights at every opportunity
-
-
-class PathFetch:
-    """Fetches weights with a function of the path alone.
-
-    Args:
-        function: Returns ``model``, a state dict, and ``iter``, the updates that produced it; None if there is nothing
-            new. An ``OSError``, for example because there is no file yet, means the same.
-    """
-
-    def __init__(self, function: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self._function = function
-
-    def __call__(self, path: str, serial: int) -> Mapping[str, Any] | None:
-        """Return the weights if they are of a later update than ``serial``, which they get as their serial number."""
-        try:
-            info = self._function(path)
-        except OSError as error:
-            logger.debug("no weights of %r: %s", path, error)
-            return None
-        if info is None or int(info["iter"]) <= serial:
-            return None
-        return {**info, "serial": int(info["iter"])}
-
-
-class SampleCalls(Calls):
-    """The functions of a collector of which some take the path alone, or ``(data_id, sample)`` for each transition.
-
-    The arguments are those of :class:`Calls`.
-    """
-
-    def __init__(
-        self, fetch: Any, send_stepdata: Any, send_metadata: Any, report: Report = answer_of_no_coordinator
-    ) -> None:
-        self._asks_always = not takes(fetch, 2)
-        self._sends_samples = not takes(send_stepdata, 1)
-        super().__init__(PathFetch(fetch) if self._asks_always else fetch, send_stepdata, send_metadata, report)
-
-    @override
-    def serials(self, answer: Message, paths: Sequence[str]) -> Mapping[str, int]:
-        return dict.fromkeys(paths, NEWER) if self._asks_always else super().serials(answer, paths)
-
-    @override
-    def send(self, data: Any, metadata: Message) -> Message:
-        if not self._sends_samples:
-            return super().send(data, metadata)
-        if data is not None:
-            self._send_each(data, metadata)
-        return self._report(metadata)
-
-    def _send_each(self, data: Any, metadata: Message) -> None:
-        """Send each transition and its metadata; at the end of an episode also the counts of the task."""
-        counts = {name: metadata[name] for name in ("cur_episode", "cur_sample", "cur_step")}
-        for sample in nested.unbind(data):
-            env_id = int(sample["env_id"])  # type: ignore[index,arg-type]
-            about = {
-                "eval_flag": False,
-                "data_id": f"env_{env_id}_{uuid.uuid4().hex}",
-                "env_id": env_id,
-                "policy_iter": metadata["policy_iter"],
-                "unroll_len": 1,
-                "compressor": "none",
-                "get_data_time": time.time(),
-                "priority": 1.0,
-                **counts,
-            }
-            reference = self._send_stepdata(about["data_id"], {**sample, "done": sample["terminated"]})  # type: ignore[dict-item,index]
-            self._send_metadata(about if reference is None else {**about, "object_ref": reference})
-        if metadata["returns"]:
-            info = {"eval_flag": False, "get_info_time": time.time(), "collector_done": False}
-            self._send_metadata({**info, **counts})

@@ -13,9 +13,6 @@ from lightning_ding.distributed.collector.base import (
 )
 from lightning_ding.distributed.collector.marine import MarineParallelCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
-from lightning_ding.distributed.comm_worker.role import create_comm_collector, create_comm_learner
 from lightning_ding.distributed.commander.base import (
     BaseParallelCommander,
     create_parallel_commander,
@@ -25,11 +22,9 @@ from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelComm
 from lightning_ding.distributed.commander.solo import NaiveParallelCommander, SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.transport import (
-    TRANSPORTS,
     Block,
     Channel,
     CoordinatorGoneError,
@@ -37,7 +32,6 @@ from lightning_ding.distributed.transport import (
     Refusal,
     Store,
 )
-from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 from lightning_ding.utils.foreign import attach
 
 if TYPE_CHECKING:
@@ -79,28 +73,19 @@ __all__ = [
     "run_on_ray",
 ]
 
-RayCollector = BaseCommCollector.over("ray", "RayCollector", __name__)
-RayLearner = BaseCommLearner.over("ray", "RayLearner", __name__)
-
-
-def _register_transports() -> None:
-    """Register a comm collector and a comm learner for each transport, by its name."""
-    collectors = (COMM_COLLECTOR_REGISTRY, BaseCommCollector, (FlaskFileSystemCollector, RayCollector))
-    learners = (COMM_LEARNER_REGISTRY, BaseCommLearner, (FlaskFileSystemLearner, RayLearner))
-    for registry, base, exported in (collectors, learners):
-        known = {one.transport: one for one in exported}
-        for transport in TRANSPORTS:
-            registry.register(transport)(known.get(transport) or base.over(transport, base.__name__, base.__module__))
-
-
-_register_transports()
-
-
 _HOMES = {
+    "BaseCommLearner": "di_engine.comm_learner",
     "FlaskChannel": "distributed.flask_fs.channel",
     "NaiveCollector": "di_engine.naive_collector",
     "SendLearnInfoHook": "di_engine.parallel_forms",
     "SendPolicyHook": "di_engine.parallel_forms",
+    **dict.fromkeys(
+        (
+            *("BaseCommCollector", "FlaskFileSystemCollector", "FlaskFileSystemLearner", "RayCollector", "RayLearner"),
+            *("create_comm_collector", "create_comm_learner"),
+        ),
+        "di_engine.comm_workers",
+    ),
 }
-"""Modules of names that are imported when they are used; the first one needs an extra."""
+"""Modules of names that are imported when they are used; one of them needs an extra."""
 __getattr__ = attach(__name__, _HOMES)[0]

@@ -21,27 +21,25 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+from lightning_ding.distributed.comm_worker.collector import CommCollector
+from lightning_ding.distributed.comm_worker.learner import CommLearner
 from lightning_ding.distributed.comm_worker.loop import end_process
-from lightning_ding.distributed.comm_worker.role import BaseCommRole, create_comm_collector, create_comm_learner
+from lightning_ding.distributed.comm_worker.role import CommRole
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.transport import Refusal, get_transport
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.lifeline import die_with
 from lightning_ding.utils.exit_codes import INTERRUPTED
+from lightning_ding.utils.foreign import foreign
 from lightning_ding.utils.posix import require_posix_for_distributed
 
 ROLES = ("coordinator", "learner", "collector")
-WORKERS: dict[str, tuple[str, type[BaseCommRole], Callable[..., Any]]] = {
-    "learner": ("comm_learner", BaseCommLearner, create_comm_learner),
-    "collector": ("comm_collector", BaseCommCollector, create_comm_collector),
-}
+WORKERS: dict[str, type[CommRole]] = {"learner": CommLearner, "collector": CommCollector}
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 NO_TOKEN = "there is no --token, because every user of the machine can read a command line: write it into a file that "
 NO_TOKEN += "system.coordinator.token_file names, or into the environment variable LIGHTNING_DING_TOKEN"
@@ -139,23 +137,22 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
         raise CannotStartError(error.args[0]) from error
     except (ValueError, ImportError, OSError) as error:
         raise CannotStartError(str(error)) from error
-    if isinstance(worker, BaseCommCollector):
+    if isinstance(worker, CommCollector):
         worker.on_stall = end_process
     try:
-        return worker.run()
+        return int(worker.run())
     except Refusal as refusal:
         if refusal.status not in NOT_WANTED:
             raise
         raise CannotStartError(f"the coordinator refuses this {role}: {refusal}") from refusal
 
 
-def _make_worker(role: str, cfg: ParallelConfig, address: Mapping[str, Any]) -> BaseCommRole:
+def _make_worker(role: str, cfg: ParallelConfig, address: Mapping[str, Any]) -> Any:
     """Return the worker of a role, of the class that the config names."""
-    kind, plain, create = WORKERS[role]
+    kind = f"comm_{role}"
     if getattr(cfg.system, kind) is None:
-        return plain(cfg, **address)
-    worker: BaseCommRole = create(cfg, **address)
-    return worker
+        return WORKERS[role](cfg, **address)
+    return getattr(foreign("comm_workers"), f"create_{kind}")(cfg, **address)
 
 
 def _listening_at(cfg: ParallelConfig, host: str | None, port: int | None) -> ParallelConfig:

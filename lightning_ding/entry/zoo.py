@@ -52,12 +52,13 @@ def listing(as_json: bool = False) -> str:
     if as_json:
         return json.dumps({one.name: asdict(one) for one in found})
     head = ["name", "policy", "env", "mean return", "episodes", "env steps", "commit"]
-    rows = [
-        [one.name, one.policy, one.env_id, return_text(one.mean_return), f"{one.episodes}", f"{one.env_step:,}"]
-        + [one.commit]
-        for one in found
-    ]
+    rows = [_row(one) for one in found]
     return aligned([head, *rows])
+
+
+def _row(one: zoo.ZooPolicy) -> list[str]:
+    cells = [one.name, one.policy, one.env_id, return_text(one.mean_return), f"{one.episodes}"]
+    return [*cells, f"{one.env_step:,}", one.commit]
 
 
 def copy(name: str, output: Path | None = None) -> Path:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.collector import CommCollector
 
 FILE = "acknowledged"
 PARTS = ("obs", "action", "next_obs")
-_store, _send = BaseCommCollector._store, BaseCommCollector._send
+_store, _send = CommCollector.store, CommCollector.send
 
 
 def as_rows(data: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -56,4 +56,4 @@ def send(self: Any, metadata: Mapping[str, Any]) -> Any:
     return answer
 
 
-BaseCommCollector._store, BaseCommCollector._send = store, send  # type: ignore[method-assign]
+CommCollector.store, CommCollector.send = store, send  # type: ignore[method-assign]

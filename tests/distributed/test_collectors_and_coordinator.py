@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lightning_ding.distributed import NaiveCollector
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.collector import CommCollector
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
@@ -25,7 +25,7 @@ from tests.processes import ROOT, run, wait_for
 LENGTH = 4  # steps of an episode
 
 
-class Collector(BaseCommCollector):
+class Collector(CommCollector):
     def _make_channel(self) -> Any:
         raise AssertionError
 

@@ -316,7 +316,7 @@ def test_process_of_a_worker_has_the_class_that_the_config_names(tmp_path: Path)
     cfg = read_run(compile_run(*three_configs(tmp_path), seed=4))
     worker = roles._make_worker("collector", cfg, {})
     assert type(worker).__name__ == "RegisteredCollector"
-    assert type(roles._make_worker("learner", cfg, {})).__name__ == "BaseCommLearner"
+    assert type(roles._make_worker("learner", cfg, {})).__name__ == "CommLearner"
     wrong = dataclasses.replace(cfg, system=dataclasses.replace(cfg.system, comm_learner="own_leaner"))
     with pytest.raises(KeyError, match="no comm learner is registered as 'own_leaner'"):
         roles._make_worker("learner", wrong, {})

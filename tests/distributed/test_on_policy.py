@@ -16,7 +16,9 @@ from lightning.pytorch import Trainer, seed_everything
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import RolloutDataModule
-from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
+from lightning_ding.distributed import Coordinator
+from lightning_ding.distributed.comm_worker.collector import CommCollector
+from lightning_ding.distributed.comm_worker.learner import CommLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.policy import create_policy
@@ -60,7 +62,7 @@ def config(folder: Path, policy: dict[str, Any], collectors: int = 1, **main: An
     }
 
 
-class Learner(BaseCommLearner):
+class Learner(CommLearner):
     """A comm learner that keeps all published weights."""
 
     def __init__(self, *args: Any) -> None:
@@ -102,7 +104,7 @@ def learned_by_processes(cfg: dict[str, Any]) -> list[Weights]:
     with coordinating(cfg) as (coordinator, start):
         learner = start(Learner)
         wait_for(lambda: bool(coordinator.run.weights.serials()))  # torch's generator, too, is in use only once
-        start(BaseCommCollector)
+        start(CommCollector)
     return list(learner.published)
 
 
@@ -166,10 +168,9 @@ def test_a_learner_that_was_stopped_continues_to_the_last_bit(tmp_path: Path) ->
     with coordinating(cfg) as (coordinator, start):
         first = start(Learner)
         wait_for(lambda: bool(coordinator.run.weights.serials()))
-        start(BaseCommCollector)
+        start(CommCollector)
         wait_for(lambda: len(first.published) == 3)
-        first._end_flag = True  # close() would also disconnect, before the current round has ended
-        first._stop()
+        first.close()
         first.thread.join(30)
         second = start(Learner)
     stopped = len(first.published) - 1  # its last weights are those from which the other one continues
@@ -188,13 +189,13 @@ def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_lea
     class Watcher(Learner):
         def _take(self, handle: Any) -> Any:
             found = super()._take(handle)
-            rollouts.append((self.learner.train_iter, found))  # type: ignore[union-attr]
+            rollouts.append((self.learner.train_iter, found))
             return found
 
     with coordinating(cfg) as (_, start):
         start(Watcher)
         for _ in range(3):
-            start(BaseCommCollector)
+            start(CommCollector)
     assert len(rollouts) >= 8
     for train_iter, rollout in rollouts:
         assert rollout["policy_version"].unique().tolist() == [train_iter]
@@ -204,7 +205,7 @@ def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_lea
     assert {len(rollout["env_id"].unique()) for _, rollout in rollouts} & {4, 6}
 
 
-class Straggler(BaseCommCollector):
+class Straggler(CommCollector):
     """A collector whose envs take ten times as long as those of the others."""
 
     def _create_collector(self, task_info: Any) -> Any:
@@ -229,12 +230,12 @@ def test_learning_goes_on_without_a_straggler(tmp_path: Path, late: str) -> None
     class Watcher(Learner):
         def _take(self, handle: Any) -> Any:
             found = super()._take(handle)
-            rollouts.append((self.learner.train_iter, found))  # type: ignore[union-attr]
+            rollouts.append((self.learner.train_iter, found))
             return found
 
     with coordinating(cfg) as (coordinator, start):
         start(Watcher)
-        for kind in (Straggler, BaseCommCollector, BaseCommCollector):
+        for kind in (Straggler, CommCollector, CommCollector):
             start(kind)
         wait_for(lambda: len(rollouts) > 0)
     seen, before, late_rows = [], -1, 0
@@ -262,7 +263,7 @@ def test_a_finished_run_continues_with_a_larger_limit(tmp_path: Path) -> None:
         cfg["main"]["max_train_iter"] = limit
         with coordinating(cfg, resume=limit > 8) as (coordinator, start):
             start(Learner)
-            start(BaseCommCollector)
+            start(CommCollector)
         versions.append(coordinator.run.results.train_iter)
         counts = coordinator.status()
     assert versions == [8, 16]

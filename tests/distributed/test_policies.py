@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from lightning_ding.config import resolve
-from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
+from lightning_ding.distributed import Coordinator
+from lightning_ding.distributed.comm_worker.collector import CommCollector
+from lightning_ding.distributed.comm_worker.learner import CommLearner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.settings import check_policy, known_policies
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
@@ -123,7 +125,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     store = MemoryStore()
     run = Coordinator(cfg, store)
     run.start()
-    workers = [kind(cfg, InProcessChannel(run.handle, store)) for kind in (BaseCommLearner, BaseCommCollector)]
+    workers = [kind(cfg, InProcessChannel(run.handle, store)) for kind in (CommLearner, CommCollector)]
     threads = [threading.Thread(target=worker.start, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()

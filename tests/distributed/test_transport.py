@@ -17,8 +17,8 @@ from lightning_ding import __version__, distributed
 from lightning_ding.config import resolve
 from lightning_ding.di_engine.naive_collector import finish_info
 from lightning_ding.distributed import NaiveCollector, messages as module, transport as transports
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+from lightning_ding.distributed.comm_worker.collector import CommCollector
+from lightning_ding.distributed.comm_worker.learner import CommLearner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.schema import COLUMNS
 from lightning_ding.distributed.messages import fields_of, fingerprint, schema, version
@@ -85,7 +85,7 @@ def test_transport_that_does_not_exist_is_named(name: str, reason: str) -> None:
         get_transport(name)
 
 
-@pytest.mark.parametrize("worker", [BaseCommCollector, BaseCommLearner])
+@pytest.mark.parametrize("worker", [CommCollector, CommLearner])
 def test_worker_connects_over_the_transport_of_the_config(worker: Any, tmp_path: Path) -> None:
     assert isinstance(worker(config(tmp_path))._make_channel(), SocketChannel)
 

@@ -94,6 +94,7 @@ PACKAGES = {
     "recurrent_ppo_t_maze": "gymnasium",
     "sac_bipedalwalker": "Box2D",
     "sac_hopper": "mujoco",
+    "ppo_mujoco": "mujoco",
     "sac_lunarlander_continuous": "Box2D",
     "sac_simba": "dm_control",
     "td3_halfcheetah": "mujoco",

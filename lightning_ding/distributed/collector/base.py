@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,8 @@ from easydict import EasyDict
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, resolve, to_easydict
-from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator, calls_of
-from lightning_ding.distributed.collector.step_methods import OWN_METHODS, StepMethods
 from lightning_ding.distributed.config import CollectorTaskConfig
-from lightning_ding.distributed.published_weights import PolicyWeights
+from lightning_ding.distributed.published_weights import FetchWeights, PolicyWeights
 from lightning_ding.distributed.transport import Message
 from lightning_ding.envs.handle import EnvSettings, apply_setting, settings_of
 from lightning_ding.policy.factory import create_policy
@@ -31,33 +29,21 @@ from lightning_ding.worker.base import get_class
 
 logger = logging.getLogger(__name__)
 
+Functions = tuple[FetchWeights, Callable[[Any], Any], Callable[[Message], Message]]
+"""Functions that fetch weights, store transitions and return their handle, and send a message and return the answer."""
 LATEST = 1000  # newest returns that are kept individually, since a task may last for weeks
 
 
-class Collected(NamedTuple):
-    """Transitions and episodes from one call of a serial collector."""
-
-    data: Any
-    """A nested dict of tensors, leading axis of transitions."""
-    returns: list[float]
-    """Returns of the main player in the episodes that ended."""
-    lengths: list[int]
-    """Lengths of these episodes in env steps."""
-    dropped: list[int]
-    """``episode_id`` of the episodes that were dropped after a fault of the env."""
-    infos: list[dict[str, float]]
-    """Numbers of the infos of the episodes that ended, by name."""
-
-
-class BaseParallelCollector(StepMethods):
+class BaseParallelCollector:
     """Does one task: collects and sends transitions until it is closed, or evaluates.
 
     Weights change only between two messages. All transitions of a message are therefore collected with weights of the
     same version, which each transition stores as ``policy_version``.
 
     The functions are attributes and may be set after the constructor; ``start`` needs them. Each may also have
-    another form, see :mod:`lightning_ding.distributed.collector.calls`. A subclass implements :meth:`_setup`, or
-    the methods of :class:`StepMethods`, and ``get_finish_info``; its ``cfg`` may then have further keys.
+    another form, and a subclass may implement the parts of a step itself, see
+    :mod:`lightning_ding.di_engine.collector_forms`; its ``cfg`` may then have further keys. Other subclasses implement
+    :meth:`_setup`.
 
     Args:
         cfg: The ``collector_cfg`` of the task.
@@ -65,12 +51,20 @@ class BaseParallelCollector(StepMethods):
         send_stepdata: Function that stores a nested dict of tensors and returns its handle.
         send_metadata: Function that sends the metadata of a message and returns the answer.
         tick: Function that is called at each step; an error that it raises ends the task.
-        report: Function that sends the counts of a message if ``send_metadata`` returns no answer, and returns one;
-            the default returns that the task continues.
 
     Raises:
         ValueError: If a key is unknown or a value is out of range.
     """
+
+    policy: Any = None
+    """The policy that acts, or its mode."""
+    env_manager: Any = None
+    """The envs."""
+    is_attached = False
+    """Whether the functions are those of a comm worker, which have the form that is called here."""
+    ask: Callable[[], Message] | None = None
+    """Function that waits a little and returns new settings, for a collector that has to wait for newer weights;
+    without one it collects on."""
 
     def __init__(
         self,
@@ -79,21 +73,17 @@ class BaseParallelCollector(StepMethods):
         send_stepdata: Callable[..., Any] | None = None,
         send_metadata: Callable[[Message], Any] | None = None,
         tick: Callable[[], None] = lambda: None,
-        report: Report = answer_of_no_coordinator,
     ) -> None:
-        self._cfg = cfg
-        self._has_own_steps = all(getattr(type(self), name) is not getattr(StepMethods, name) for name in OWN_METHODS)
-        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, self._read(cfg))
-        self._prefix = "EVALUATOR" if self.config.eval_flag else "COLLECTOR"
+        self._cfg: Any = cfg
+        self._has_own_steps = hasattr(type(self), "_policy_inference")
+        if isinstance(cfg, Mapping):
+            cfg = foreign("parallel_config").task_of(cfg, self._has_own_steps)
+        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, cfg)
         self.get_policy_update_info = get_policy_update_info
         self.send_stepdata = send_stepdata
         self.send_metadata = send_metadata
         self.tick = tick
-        self.report = report
-        self.ask: Callable[[], Message] | None = None
-        """Function that waits a little and returns new settings, for a collector that has to wait for newer weights;
-        without one it collects on."""
-        self._calls: Calls | None = None
+        self._functions: Functions | None = None
         self._statistics = TaskStatistics()
         self._weights: list[PolicyWeights] = []
         self._settings, self._settings_text = EnvSettings(), ""  # of the envs, as last applied
@@ -101,12 +91,12 @@ class BaseParallelCollector(StepMethods):
         self._collector: Any = None
         self._evaluator: Any = None
         self._limit: dict[str, int | None] = {}  # longest episode of an evaluation, from the policy's config
-        self._is_closed = False
+        self._end_flag = False
         self._is_done = False
         self._seconds = 0.0
 
-    def _read(self, cfg: Any) -> Any:
-        return foreign("parallel_config").task_of(cfg, self._has_own_steps) if isinstance(cfg, Mapping) else cfg
+    def __getattr__(self, name: str) -> Any:
+        return foreign("collector_forms").method_of(self, name)
 
     # ------------------------------------------------------------------ for subclasses
 
@@ -123,8 +113,8 @@ class BaseParallelCollector(StepMethods):
         """
         raise not_implemented(self, "_setup")
 
-    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
-        """Return the transitions of one message."""
+    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> tuple[Any, Message]:
+        """Return the transitions of one message, leading axis of transitions, and the metadata of its episodes."""
         collector, amount = self._collector, (self.config.n_sample, self.policy_version)
         options = {"random_collect": random, "policy_kwargs": setting}
         if not collector.collects_whole_episodes:
@@ -133,7 +123,8 @@ class BaseParallelCollector(StepMethods):
         (returns, lengths), names = collector.pop_episodes(), collector.pop_infos()
         rows = [dict(zip(names, infos, strict=True)) for _, _, _, *infos in collector.pop_records()]
         infos = [{name: value for name, value in row.items() if math.isfinite(value)} for row in rows]
-        return Collected(self._transitions(found), returns, lengths, collector.pop_dropped_episodes(), infos)
+        ended = {"returns": returns, "lengths": lengths, "dropped_episodes": collector.pop_dropped_episodes()}
+        return self._transitions(found), {**ended, "infos": infos} if any(infos) else ended
 
     def _transitions(self, found: Any) -> Any:
         """Return the transitions in a result of the serial collector."""
@@ -157,8 +148,8 @@ class BaseParallelCollector(StepMethods):
         policy.seed(seed)
         self._limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
         mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
-        fetch = self._functions().fetch
-        self._weights.append(PolicyWeights(path, fetch, mode, config.update_policy_second, is_renewed))
+        assert self._functions is not None
+        self._weights.append(PolicyWeights(path, self._functions[0], mode, config.update_policy_second, is_renewed))
         step = "forward" if config.eval_flag else "process_transition"
         self.policy, self.env_manager = self.policy or mode, self._env
         return mode._replace(**{step: self._ticking(getattr(mode, step))})
@@ -174,9 +165,10 @@ class BaseParallelCollector(StepMethods):
         """
         began = time.perf_counter()
         if self._has_own_steps:
-            self._run_steps()
+            foreign("collector_forms").run_steps(self)
             return
-        self._calls = None  # the functions may have been replaced since the last start
+        given: Any = (self.get_policy_update_info, self.send_stepdata, self.send_metadata)
+        self._functions = given if self.is_attached else foreign("collector_forms").functions_of(self)
         try:
             torch.manual_seed(self.config.seed)  # some policies explore with torch's global generator
             self._setup(np.random.SeedSequence(self.config.seed).spawn(3))
@@ -193,12 +185,15 @@ class BaseParallelCollector(StepMethods):
             logger.info("a task was closed before its end")
         finally:
             self._seconds = time.perf_counter() - began
-            self._close_env()
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
 
     def close(self) -> None:
         """End the task at its next step; may be called from any thread and repeatedly."""
-        self._is_closed = self._end_flag = True
-        self._join_thread()
+        self._end_flag = True
+        if self._has_own_steps:
+            self._join_thread()
 
     def get_finish_info(self) -> Message:
         """Return the summary of the task as builtins.
@@ -224,11 +219,12 @@ class BaseParallelCollector(StepMethods):
     # ------------------------------------------------------------------ collecting
 
     def _collect(self) -> None:
-        answer = self._send(Collected(None, [], [], [], []), 0.0)  # the answer contains the first settings
+        nothing: Message = {"returns": [], "lengths": [], "dropped_episodes": []}
+        answer = self._send(None, nothing, 0.0)  # the answer contains the first settings
         messages = 0
-        while not (self._is_closed or answer["close"] or self._is_enough()):
+        while not (self._end_flag or answer["close"] or self._is_enough()):
             for weights in self._weights:
-                weights.renew(self._functions().serials(answer, self.config.policy_update_path))
+                weights.renew(answer["policy"])
             self._apply_settings()
             if answer.get("hold", False) and self.ask is not None:
                 self._tick()
@@ -236,8 +232,8 @@ class BaseParallelCollector(StepMethods):
                 continue
             began = time.perf_counter()
             setting = {**self.config.collect_setting, **answer["collect_setting"]}
-            collected = self._collect_once(bool(answer["random"]), setting)
-            answer = self._send(collected, time.perf_counter() - began)
+            data, ended = self._collect_once(bool(answer["random"]), setting)
+            answer = self._send(data, ended, time.perf_counter() - began)
             messages += 1
             if messages % self.config.print_freq == 0:
                 summary = self._statistics.summary(0.0)
@@ -262,10 +258,12 @@ class BaseParallelCollector(StepMethods):
             apply_setting(self._env, setting)
         return bool(changed)
 
-    def _send(self, collected: Collected, seconds: float) -> Message:
-        """Send collected transitions, or none at the beginning of a task, and return the answer."""
+    def _send(self, data: Any, ended: Message, seconds: float) -> Message:
+        """Send collected transitions, or None at the beginning of a task, and return the answer."""
+        assert self._functions is not None
+        _, store, send = self._functions
         step, episode = self._counts()
-        sample = 0 if collected.data is None else nested.length(collected.data)
+        sample = 0 if data is None else nested.length(data)
         metadata = {
             "policy_iter": self.policy_version,
             "env_step": step - self._statistics.step,
@@ -273,45 +271,24 @@ class BaseParallelCollector(StepMethods):
             "cur_sample": self._statistics.sample + sample,
             "cur_step": step,
             "get_data_time": seconds,
-            "returns": collected.returns,
-            "lengths": collected.lengths,
-            "dropped_episodes": collected.dropped,
         }
-        if any(collected.infos):
-            metadata["infos"] = collected.infos
-        data = None if collected.data is None else nested.to_tensor(collected.data)
-        answer = self._functions().send(data, metadata)
+        handle = None if data is None else store(nested.to_tensor(data))
+        answer = send({"data_id": handle, **metadata, **ended})
         self._statistics.step = step
         self._statistics.sample += sample
-        self._statistics.add_episodes(collected.returns)
+        self._statistics.add_episodes(ended["returns"])
         return answer
 
     def _counts(self) -> tuple[int, int]:
         """Return the env steps and the episodes since the start of the task."""
         return self._collector.envstep, self._collector.episode
 
-    def _functions(self) -> Calls:
-        """Return the functions that fetch weights and send data."""
-        if self._calls is None:
-            given = (self.get_policy_update_info, self.send_stepdata, self.send_metadata)
-            if None in given:
-                names = "get_policy_update_info, send_stepdata and send_metadata"
-                raise RuntimeError(f"{type(self).__name__} needs {names}: pass them, or set them before start()")
-            self._calls = calls_of(*given, self.report)
-        return self._calls
-
-    def _close_env(self) -> None:
-        """Close the env, if ``_setup`` has made it."""
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
-
     def _is_enough(self) -> bool:
         return self.config.n_episode is not None and self._counts()[1] >= self.config.n_episode
 
     def _tick(self) -> None:
         self.tick()
-        if self._is_closed:
+        if self._end_flag:
             raise _ClosedError
 
     def _ticking(self, function: Callable[..., Any]) -> Callable[..., Any]:

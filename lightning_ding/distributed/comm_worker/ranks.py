@@ -95,10 +95,10 @@ class RankZero:
         os.environ[TASK] = text
         self._set(text)
 
-    def end_task(self, trainer: Trainer, has_failed: bool) -> None:
+    def end_task(self, trainer: Trainer | None, has_failed: bool) -> None:
         """Wait for the ranks that Lightning has started, or kill them, so that the next task can start new ones."""
         os.environ.pop(TASK, None)
-        if self._store is not None:
+        if self._store is not None or trainer is None:
             return
         for process in started_here(trainer):
             try:

@@ -1,17 +1,12 @@
-"""The transport over HTTP and a shared folder: messages go to a Flask server, tensors into files; and its workers."""
+"""The transport over HTTP and a shared folder: messages go to a Flask server, tensors into files."""
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.file_store import STALE, FileStore
 from lightning_ding.distributed.flask_fs.auth import VARIABLE, leads_to_one_machine, make_token, read_token
@@ -76,22 +71,3 @@ class FlaskTransport(Transport):
         token, timeout = read_token(section.token_file, folder), config.system.reconnect_timeout
         paths = (config.system.path_data, config.system.path_policy)
         return FlaskChannel(folder, host, port, token, section.channel, timeout, section.max_block, *paths)
-
-
-class FlaskFileSystemCollector(BaseCommCollector):
-    """A BaseCommCollector over the transport ``flask_fs``. See the base class for the arguments."""
-
-    transport: ClassVar[str | None] = "flask_fs"
-
-
-class FlaskFileSystemLearner(BaseCommLearner):
-    """A BaseCommLearner over the transport ``flask_fs``. See the base class for the arguments.
-
-    ``get_data`` returns functions, each of which returns a transition.
-    """
-
-    transport: ClassVar[str | None] = "flask_fs"
-
-    @override
-    def _item(self, transition: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-        return functools.partial(dict, transition)

@@ -23,14 +23,6 @@ FOUND_BY_RAY = ("auto", "local")
 PROBE = 5.0  # seconds for the first connection to an address
 
 
-class _NoActorError(Exception):
-    """There is no actor with the coordinator's name."""
-
-
-class _FailedError(Exception):
-    """The coordinator could not answer, for example because its disk is full."""
-
-
 class RayChannel(Channel):
     """Calls methods of the coordinator's actor, and retries while Ray restarts it.
 
@@ -56,75 +48,54 @@ class RayChannel(Channel):
 
     @override
     def call(self, name: str, message: Message | None = None) -> Message:
-        message = message or {}
-        parcel = {"refs": self.store.refs_of(message), "deleted": self.store.take_deleted()}
-        answer = self._ask(name, message, parcel)
+        answer = self._ask(name, message or {}, self.store.take_deleted())
         if (refused := answer.get("refused")) is not None:
             status, reason = refused
             raise LeaseLostError(reason) if status == 409 else Refusal(status, reason)
         reply: Message = answer["reply"]
-        self.store.adopt(reply, answer["refs"])
-        if reply.get("accepted", True):  # otherwise the same message is sent again
-            self.store.release(parcel["refs"])
         return reply
 
     @override
     def close(self) -> None:
         self._actor = None
 
-    def _ask(self, name: str, message: Message, parcel: dict[str, Any]) -> dict[str, Any]:
-        deadline = time.monotonic() + self._timeout
-        pause = FIRST_PAUSE
+    def _ask(self, name: str, message: Message, deleted: list[str]) -> dict[str, Any]:
+        deadline, pause = time.monotonic() + self._timeout, FIRST_PAUSE
         while True:
-            try:
-                return self._ask_once(name, message, parcel, deadline)
-            except self._temporary_errors() as error:
-                if time.monotonic() + pause > deadline:
-                    raise CoordinatorGoneError(
-                        f"no answer to {name!r} from the actor {self._name!r} of {self._namespace!r} in "
-                        f"{self._timeout:.0f} s: {self._what(error)}"
-                    ) from error
-                logger.info("the coordinator does not answer (%s); trying again", self._what(error))
+            answer = self._ask_once(name, message, deleted, deadline)
+            if (failed := answer.get("failed")) is None:
+                return answer
+            if time.monotonic() + pause > deadline:
+                raise CoordinatorGoneError(
+                    f"no answer to {name!r} from the actor {self._name!r} of {self._namespace!r} in "
+                    f"{self._timeout:.0f} s: {failed}"
+                )
+            logger.info("the coordinator does not answer (%s); trying again", failed)
             self._actor = None  # another actor may have its name by now
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    @staticmethod
-    def _what(error: Exception) -> str:
-        """Return the reason of the coordinator, or the name of Ray's error, whose text has many lines."""
-        return str(error) if isinstance(error, _FailedError) else type(error).__name__
-
-    def _ask_once(self, name: str, message: Message, parcel: dict[str, Any], deadline: float) -> dict[str, Any]:
+    def _ask_once(self, name: str, message: Message, deleted: list[str], deadline: float) -> dict[str, Any]:
+        """Return the coordinator's answer; ``{"failed": reason}`` if it may be reachable again a little later."""
+        errors = self._ray.exceptions
         if self._actor is None:
-            self._actor = self._find()
-        timeout = max(0.1, min(CALL_TIMEOUT, deadline - time.monotonic()))
+            if not self._ray.is_initialized():  # otherwise Ray would start a new cluster and look there
+                raise CoordinatorGoneError("this process is not connected to Ray, or no longer")
+            try:
+                self._actor = self._ray.get_actor(self._name, namespace=self._namespace)
+            except ValueError:
+                return {"failed": "there is no such actor"}
+            except (errors.GetTimeoutError, errors.RpcError) as error:
+                return {"failed": type(error).__name__}
         handle = self._actor.handle
         if name in THREADS_OF_MESSAGES:
             handle = handle.options(concurrency_group=name)
-        answer: dict[str, Any] = self._ray.get(handle.remote(name, message, parcel), timeout=timeout)
-        if (failed := answer.get("failed")) is not None:
-            raise _FailedError(failed)
-        return answer
-
-    def _find(self) -> Any:
-        if not self._ray.is_initialized():  # otherwise Ray would start a new cluster and look there
-            raise CoordinatorGoneError("this process is not connected to Ray, or no longer")
+        timeout = max(0.1, min(CALL_TIMEOUT, deadline - time.monotonic()))
         try:
-            return self._ray.get_actor(self._name, namespace=self._namespace)
-        except ValueError as error:
-            raise _NoActorError(str(error)) from error
-
-    def _temporary_errors(self) -> tuple[type[Exception], ...]:
-        """Return the errors after which the coordinator may be reachable again a little later."""
-        errors = self._ray.exceptions
-        return (
-            _NoActorError,
-            _FailedError,
-            errors.RayActorError,
-            errors.GetTimeoutError,
-            errors.ObjectLostError,
-            errors.RpcError,
-        )
+            answer: dict[str, Any] = self._ray.get(handle.remote(name, message, deleted), timeout=timeout)
+        except (errors.RayActorError, errors.GetTimeoutError, errors.ObjectLostError, errors.RpcError) as error:
+            return {"failed": type(error).__name__}
+        return answer
 
 
 def join_cluster(address: str, **options: Any) -> None:

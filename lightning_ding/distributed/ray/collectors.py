@@ -1,18 +1,53 @@
-"""The collectors of a run over Ray: spread over the nodes, and as many as the config or the cluster decides."""
+"""How many collectors and ranks of a learner a run over Ray has, what they need, and where collectors are placed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
+from lightning_ding.config import require
+from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import import_ray
-from lightning_ding.distributed.ray.worker_set import Needs, WorkerSet, in_bundle, make_group, remove_group
+from lightning_ding.distributed.ray.worker_set import Needs, WorkerSet
 
 logger = logging.getLogger(__name__)
 
 NEEDS: Needs = {"CPU": 1}
 """Resources of a collector."""
+GPU_ACCELERATORS = ("gpu", "cuda")
+
+
+def number_of_ranks(cfg: ParallelConfig) -> int:
+    """Return the number of ranks: ``devices`` times ``num_nodes`` of the Trainer with ``multi_gpu``, otherwise 1.
+
+    Raises:
+        ValueError: If one of the two is not a number.
+    """
+    if not cfg.system.learner.multi_gpu:
+        return 1
+    trainer, ranks = cfg.system.learner.trainer, 1
+    for name in ("devices", "num_nodes"):
+        value = trainer.get(name, 1)
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        require(good, f"system.learner.trainer.{name}", "an integer >= 1 with multi_gpu over Ray", value)
+        ranks *= value
+    return ranks
+
+
+def with_a_device_for_each_actor(cfg: ParallelConfig, ranks: int) -> ParallelConfig:
+    """Return a config whose Trainer has one device on each of ``ranks`` nodes, as Ray gives one to each actor."""
+    if not cfg.system.learner.multi_gpu:
+        return cfg
+    trainer = {**cfg.system.learner.trainer, "devices": 1, "num_nodes": ranks}
+    return replace(cfg, system=replace(cfg.system, learner=replace(cfg.system.learner, trainer=trainer)))
+
+
+def needs_of_learner(cfg: ParallelConfig) -> Needs:
+    """Return the resources of a learner, or of each rank of it."""
+    trainer = cfg.system.learner.trainer
+    devices = trainer.get("devices", 1)
+    gpus = devices if isinstance(devices, int) else 1
+    return {"CPU": 1, "GPU": gpus if trainer.get("accelerator") in GPU_ACCELERATORS else 0}
 
 
 def room_for_collectors(cpus: float, others: int) -> int:
@@ -38,55 +73,47 @@ class Collectors:
 
     Args:
         workers: Set in which the collectors are started.
-        number: Number of collectors at the start.
-        others: CPUs of coordinator and learner, if the number follows the cluster; otherwise None.
-        set_tasks: Function that asks the coordinator for a number of collecting tasks, and returns the reference to
-            its answer.
+        number: Number of collectors; None if it follows the cluster.
+        others: CPUs of coordinator and learner.
     """
 
-    def __init__(self, workers: WorkerSet, number: int, others: int | None, set_tasks: Callable[[int], Any]) -> None:
+    def __init__(self, workers: WorkerSet, number: int | None, others: int) -> None:
         self._ray = import_ray()
         self._workers = workers
-        self._others = others
         self._number = number
-        self._set_tasks = set_tasks
+        self._others = others
         self._names: list[str] = []
         self._started = 0
-        self._group: Any = None
-        self._tasks: int | None = None  # what the coordinator has confirmed
-        self._asked: tuple[int, Any] | None = None
 
     def start(self) -> None:
-        """Start the collectors."""
-        if self._others is None:
-            self._group = make_group(NEEDS, self._number, "SPREAD")
-        for index in range(self._number):
-            self._start_one(in_bundle(self._group, index) if self._group is not None else "SPREAD", index == 0)
-
-    def look(self) -> None:
-        """Start or stop collectors if the size of the cluster has changed, and set the number of collecting tasks."""
-        if self._others is None:
+        """Start the collectors; a run whose number follows the cluster fails only without the first one."""
+        if self._number is None:
+            self._follow()
             return
+        for strategy in self._workers.reserve(NEEDS, self._number, "SPREAD"):
+            self._start_one(strategy)
+
+    def look(self) -> int | None:
+        """Start or stop collectors if the cluster has changed, and return their number; None if it is fixed."""
+        if self._number is not None:
+            return None
+        self._follow()
+        return len(self._names)
+
+    def _follow(self) -> None:
         wanted = room_for_collectors(self._ray.cluster_resources().get("CPU", 0), self._others)
-        if wanted != len(self._names):
+        if wanted != len(self._names) > 0:
             logger.info("%d collectors instead of %d, because the cluster has changed", wanted, len(self._names))
         while len(self._names) < wanted:
-            self._start_one("SPREAD", is_needed=False)
+            self._start_one("SPREAD", is_needed=not self._names)
         for name in self._most_dispensable()[: len(self._names) - wanted]:
             self._workers.stop(name)
             self._names.remove(name)
-        self._report()
 
-    def close(self) -> None:
-        """Release what was reserved."""
-        if self._group is not None:
-            remove_group(self._group)
-
-    def _start_one(self, strategy: Any, is_needed: bool) -> None:
+    def _start_one(self, strategy: object, is_needed: bool = True) -> None:
         self._started += 1
         name = f"collector {self._started}"
-        is_needed = is_needed or self._others is None
-        self._workers.start(name, "collector", NEEDS, is_needed, scheduling_strategy=strategy)
+        self._workers.start(name, "collector", NEEDS, [strategy], is_needed)
         self._names.append(name)
 
     def _most_dispensable(self) -> list[str]:
@@ -94,17 +121,3 @@ class Collectors:
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         newest_first = self._names[::-1]
         return sorted(newest_first, key=lambda name: self._workers.node(name) in alive)
-
-    def _report(self) -> None:
-        """Ask the coordinator for as many tasks as there are collectors, until it has confirmed the number."""
-        if self._asked is not None:
-            number, ref = self._asked
-            if not self._ray.wait([ref], timeout=0)[0]:
-                return
-            self._asked = None
-            try:
-                self._tasks = number if "reply" in self._ray.get(ref) else None
-            except self._ray.exceptions.RayError as error:  # the coordinator is being restarted
-                logger.info("the coordinator does not answer (%s); trying again", type(error).__name__)
-        if self._tasks != len(self._names):
-            self._asked = (len(self._names), self._set_tasks(len(self._names)))

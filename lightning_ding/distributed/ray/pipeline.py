@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,20 +18,18 @@ from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
 from lightning_ding.distributed.coordinator.resume_config import check_folder
-from lightning_ding.distributed.progress import REPORT
 from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel, join_cluster
-from lightning_ding.distributed.ray.collectors import Collectors, room_for_collectors
-from lightning_ding.distributed.ray.learner_ranks import (
-    LearnerRanks,
+from lightning_ding.distributed.ray.collectors import (
+    Collectors,
     needs_of_learner,
     number_of_ranks,
+    room_for_collectors,
     with_a_device_for_each_actor,
 )
-from lightning_ding.distributed.ray.pending import Pending
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.ray.worker_set import WorkerSet, not_restarted
-from lightning_ding.distributed.ray.workers import CoordinatorActor, RayServer
+from lightning_ding.distributed.ray.workers import CoordinatorActor
 from lightning_ding.distributed.stop_signals import collected
 from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
 from lightning_ding.utils.exit_codes import BY_SIGNAL
@@ -108,6 +106,7 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         join_cluster(cfg.system.ray_address, **quiet)
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 gives other processes nearly all of a busy core
         limits = {"num_cpus": _cpus_of_this_machine(cfg), "object_store_memory": OBJECT_STORE}
         ray.init("local", **limits, include_dashboard=False, **quiet)  # also on a machine of a cluster
     try:
@@ -140,39 +139,30 @@ class _Run:
     def __init__(self, cfg: ParallelConfig, resume: bool, received: Sequence[int]) -> None:
         self._ray = import_ray()
         self._received = received
-        self._line: Any = None  # reference to a line about the progress
-        self._report_at = time.monotonic() + REPORT
-        ranks, follows = number_of_ranks(cfg), cfg.system.collector.num == "auto"
-        self._cfg = cfg = with_a_device_for_each_actor(self._with_number(cfg), ranks)
-        self._pending = Pending(cfg.system.reconnect_timeout)
-        self._coordinator = self._start_coordinator(resume)
-        self._workers = WorkerSet(cfg, self._pending)
-        self._ranks = LearnerRanks(cfg, ranks, self._pending) if ranks > 1 else None
-        others = 1 + ranks if follows else None
-        self._collectors = Collectors(self._workers, cfg.system.collector.number, others, self._set_tasks)
+        self._ranks = number_of_ranks(cfg)
+        number = None if cfg.system.collector.num == "auto" else cfg.system.collector.number
+        self._cfg = cfg = with_a_device_for_each_actor(self._with_number(cfg), self._ranks)
+        self._workers = WorkerSet(cfg)
+        options: Any = {"num_cpus": 1, "max_restarts": -1}
+        coordinator = coordinator_class(CoordinatorActor, namespace_of(cfg.main.exp_name), **options)
+        self._coordinator = coordinator.remote(cfg, resume)
+        self._workers.pending.add(COORDINATOR, self._coordinator, {"CPU": 1})
+        self._collectors = Collectors(self._workers, number, 1 + self._ranks)
 
     def wait(self) -> None:
         """Start the workers and wait for the end of the run."""
         self._wait_for_coordinator()
-        if self._ranks is None:
-            self._workers.start("learner 0", "learner", needs_of_learner(self._cfg))
-        else:
-            self._ranks.start()
+        needs = needs_of_learner(self._cfg)
+        placed = ("DEFAULT",) if self._ranks == 1 else self._workers.reserve(needs, self._ranks, "PACK")
+        self._workers.start("learner 0", "learner", needs, placed)
         self._collectors.start()
-        while not self._is_over():
+        while not self._is_over(self._collectors.look()):
             self._leave_after_signal()
-            self._report()
-            self._pending.look()
-            self._collectors.look()
             self._workers.look()
-            if self._ranks is not None:
-                self._ranks.look()
 
     def result(self) -> dict[str, Any]:
         """Wait for the workers to end, close the coordinator and return its result."""
         self._workers.wait(GOODBYE)
-        if self._ranks is not None:
-            self._ranks.wait(GOODBYE)
         result: dict[str, Any] = self._ray.get(self._coordinator.close.remote(), timeout=CLOSE_TIMEOUT)
         if result["error"] is not None:
             raise RuntimeError(f"the run was given up: {result['error']}")
@@ -181,9 +171,6 @@ class _Run:
     def close(self) -> None:
         """Kill all actors that are still alive."""
         self._workers.close()
-        if self._ranks is not None:
-            self._ranks.close()
-        self._collectors.close()
         self._ray.kill(self._coordinator)
 
     def _with_number(self, cfg: ParallelConfig) -> ParallelConfig:
@@ -193,17 +180,11 @@ class _Run:
         number = room_for_collectors(self._ray.cluster_resources().get("CPU", 0), _other_cpus(cfg))
         return replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=number)))
 
-    def _start_coordinator(self, resume: bool) -> Any:
-        namespace = namespace_of(self._cfg.main.exp_name)
-        actor = coordinator_class(CoordinatorActor, namespace, num_cpus=1, max_restarts=-1).remote(self._cfg, resume)
-        self._pending.add(COORDINATOR, actor, {"CPU": 1})
-        return actor
-
     def _wait_for_coordinator(self) -> None:
         answer = self._coordinator.mistake.remote()
         while not self._ray.wait([answer], timeout=LOOK)[0]:
             self._leave_after_signal()
-            self._pending.look()
+            self._workers.look()
         if (mistake := self._ray.get(answer)) is not None:
             raise mistake
 
@@ -211,24 +192,11 @@ class _Run:
         if self._received:
             raise SystemExit(BY_SIGNAL + self._received[0])
 
-    def _report(self) -> None:
-        """Log a line about the progress of the run, if it is time and the coordinator answers."""
-        if self._line is None and time.monotonic() >= self._report_at:
-            self._line, self._report_at = self._coordinator.progress.remote(), time.monotonic() + REPORT
-        if self._line is None or not self._ray.wait([self._line], timeout=0)[0]:
-            return
-        line, self._line = self._line, None
-        with suppress(self._ray.exceptions.RayError):  # Ray restarts it
-            logger.info("%s", self._ray.get(line))
-
-    def _set_tasks(self, number: int) -> Any:
-        return self._coordinator.handle.remote("set_collectors", {"n": number}, {"refs": {}, "deleted": []})
-
-    def _is_over(self) -> bool:
-        """Return whether the run is over; False while Ray restarts the coordinator."""
+    def _is_over(self, collectors: int | None) -> bool:
+        """Return whether the run is over, and log its progress; False while Ray restarts the coordinator."""
         errors = self._ray.exceptions
         try:
-            return bool(self._ray.get(self._coordinator.is_over.remote(LOOK), timeout=30 * LOOK))
+            found = self._ray.get(self._coordinator.look.remote(LOOK, collectors), timeout=30 * LOOK)
         except errors.ActorUnavailableError as error:
             logger.warning("the coordinator is not available: %s", type(error).__name__)
             time.sleep(LOOK)
@@ -236,6 +204,10 @@ class _Run:
             raise not_restarted("the coordinator", error) from error
         except errors.GetTimeoutError:
             logger.warning("the coordinator does not answer")
+        else:
+            if found["line"] is not None:
+                logger.info("%s", found["line"])
+            return bool(found["is_over"])
         return False
 
 
@@ -250,8 +222,7 @@ class RayTransport(Transport):
 
     @override
     def serve(self, config: ParallelConfig, handler: Handler, store: Store) -> Server:
-        assert isinstance(store, RayStore)
-        return RayServer(handler, store)
+        raise ValueError("over Ray a coordinator is an actor, which `parallel` or run_on_ray starts")
 
     @override
     def connect(self, config: ParallelConfig, host: str | None = None, port: int | None = None) -> Channel:

@@ -4,78 +4,57 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from typing_extensions import override
 
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock
-from lightning_ding.distributed.progress import ProgressLine
+from lightning_ding.distributed.progress import REPORT, ProgressLine
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
-from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
+from lightning_ding.distributed.transport import Handler, Message, Refusal
 
 logger = logging.getLogger(__name__)
 
+METRICS = {
+    "env_step": "Env steps of all collectors",
+    "train_iter": "Updates of the learner",
+    "episode": "Episodes that ended",
+    "return_mean": "Mean return of the newest 100 episodes",
+    "collectors": "Collectors that are connected",
+    "restarts": "Restarts of the coordinator and of tasks",
+}
+"""Counters of a run in Ray's dashboard and for Prometheus, there as ``ray_lightning_ding_<name>``."""
 PATIENCE = 20.0  # seconds until an earlier coordinator of the same run, whose node is leaving, must have ended
 
 
-class RayServer(Server):
-    """Answers calls of ``RayChannel`` through a handler, and keeps or releases the blocks that travel with them.
+def answer(handler: Handler, store: RayStore, name: str, message: Message, deleted: Sequence[str]) -> dict[str, Any]:
+    """Return ``{"reply"}``, ``{"refused": [status, reason]}``, or ``{"failed": reason}`` to be sent again.
 
-    Ray finds the actor by its name and calls it in several threads, so there is no address and nothing to start.
+    A full disk or another ``OSError`` may be over a little later, so the sender sends the same message again.
 
     Args:
         handler: Answers the messages, ``Coordinator.handle``.
         store: Store of the coordinator.
+        name: Name of the message.
+        message: Content of the message.
+        deleted: Names of rounds that the sender has deleted.
     """
-
-    address: Mapping[str, Any] = {}
-
-    def __init__(self, handler: Handler, store: RayStore) -> None:
-        self._handler = handler
-        self._store = store
-
-    @override
-    def start(self) -> None:
-        pass
-
-    @override
-    def close(self) -> None:
-        pass
-
-    def answer(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``{"reply", "refs"}``, ``{"refused": [status, reason]}``, or ``{"failed": reason}`` to be sent again.
-
-        A full disk or another ``OSError`` may be over a little later, so the sender sends the same message again.
-
-        Args:
-            name: Name of the message.
-            message: Content of the message.
-            parcel: ``refs``, references to the blocks whose handles are in the message; ``deleted``, names of blocks
-                that the sender has deleted.
-        """
-        self._store.release(parcel["deleted"])
-        new: list[dict[str, Any]] = []
-        try:
-            new = self._store.adopt(message, parcel["refs"])
-            reply = self._handler(name, message)
-            refs = self._store.refs_of(reply)
-        except Refusal as refusal:
-            for handle in new:
-                self._store.delete(handle)
-            return {"refused": [refusal.status, refusal.reason]}
-        except OSError as error:
-            logger.exception("the message %r could not be answered", name)
-            return {"failed": f"{type(error).__name__}: {error}"}
-        finally:
-            self._store.release(handle["name"] for handle in new if handle["kind"] == "data")  # moved, or sent again
-        return {"reply": reply, "refs": refs}
+    store.release(deleted)
+    try:
+        return {"reply": store.with_weights(handler(name, message))}
+    except Refusal as refusal:
+        return {"refused": [refusal.status, refusal.reason]}
+    except OSError as error:
+        logger.exception("the message %r could not be answered", name)
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
 class CoordinatorActor:
@@ -93,7 +72,9 @@ class CoordinatorActor:
         torch.set_num_threads(1)  # each thread of the actor would start others for its operations on small tensors
         self._folder = Path(cfg.main.exp_name)
         self._mistake: Exception | None = None
-        self._line = ProgressLine()
+        self._line, self._report_at = ProgressLine(), time.monotonic() + REPORT
+        self._gauges: dict[str, Any] = {}
+        self._collectors: int | None = None
         try:
             self._start(cfg, resume)
         except (ImportError, ValueError) as error:
@@ -103,23 +84,34 @@ class CoordinatorActor:
         """Return why the coordinator could not start; None if it could."""
         return self._mistake
 
-    def handle(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a call of ``RayChannel``; see :meth:`RayServer.answer`."""
+    def handle(self, name: str, message: Message, deleted: Sequence[str]) -> dict[str, Any]:
+        """Answer a call of ``RayChannel``, see :func:`answer`."""
         if self._mistake is not None:
             return {"refused": [503, f"the coordinator cannot start: {self._mistake}"]}
-        return self._server.answer(name, message, parcel)
+        return answer(self._coordinator.handle, self._store, name, message, deleted)
 
-    def is_over(self, timeout: float) -> bool:
-        """Wait until the run is over and all workers have been notified; return False on timeout.
+    def look(self, timeout: float, collectors: int | None) -> dict[str, Any]:
+        """Wait until the run is over and all workers have been notified, but not longer than ``timeout`` seconds.
 
         Args:
             timeout: Longest time to wait, in seconds.
-        """
-        return self._mistake is not None or bool(self._coordinator.wait(timeout))
+            collectors: Number of collecting tasks, if it follows the cluster; otherwise None.
 
-    def progress(self) -> str:
-        """Return a line about the progress of the run; an empty one if it could not start."""
-        return "" if self._mistake is not None else self._line.of(self._coordinator.status())
+        Returns:
+            ``is_over``, and ``line`` about the progress of the run if it is time for one, otherwise None.
+        """
+        if self._mistake is not None:
+            return {"is_over": True, "line": None}
+        if collectors != self._collectors and "reply" in self.handle("set_collectors", {"n": collectors}, []):
+            self._collectors = collectors  # otherwise the next call tries again
+        is_over, now = bool(self._coordinator.wait(timeout)), time.monotonic()
+        if is_over or now < self._report_at:
+            return {"is_over": is_over, "line": None}
+        self._report_at = now + REPORT
+        status = self._coordinator.status()
+        for name, gauge in self._gauges.items():
+            gauge.set(math.nan if status[name] is None else status[name])
+        return {"is_over": False, "line": self._line.of(status)}
 
     def close(self) -> dict[str, Any]:
         """Close the coordinator, which writes its state, and return the content of ``result.json``."""
@@ -138,12 +130,21 @@ class CoordinatorActor:
         self._lock = FolderLock(self._folder, PATIENCE)
         self._lock.acquire()
         restarted = import_ray().get_runtime_context().was_current_actor_reconstructed
-        store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
+        store = self._store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
         resumes = resume or (restarted and holds_run(self._folder))  # it may have died before it wrote its state
         self._coordinator = Coordinator(cfg, store, resume=bool(resumes))
         store.delete_other_weights(self._coordinator.run.weights.handles())
         self._coordinator.start()
-        self._server = RayServer(self._coordinator.handle, store)
+        self._gauges = {name: _gauge(name, about, self._folder) for name, about in METRICS.items()}
+
+
+def _gauge(name: str, about: str, folder: Path) -> Any:
+    """Return a metric of Ray with the folder of the run as its tag ``run``."""
+    from ray.util.metrics import Gauge
+
+    gauge = Gauge(f"lightning_ding_{name}", about, ("run",))
+    gauge.set_default_tags({"run": str(folder)})
+    return gauge
 
 
 class WorkerActor:
@@ -157,7 +158,7 @@ class WorkerActor:
     def __init__(self, cfg: ParallelConfig, role: str) -> None:
         self._cfg = cfg
         self._role = role
-        self._store: Any = None
+        self._ranks_store: Any = None
 
     def node(self) -> str:
         """Return the id of the node on which this actor runs."""
@@ -166,34 +167,27 @@ class WorkerActor:
     def open_store(self) -> tuple[str, int]:
         """Open the store through which the ranks of a learner meet, in rank zero, and return its host and port."""
         host = str(import_ray().util.get_node_ip_address())
-        self._store = open_store(host)  # lives as long as this process
-        return host, int(self._store.port)
+        self._ranks_store = open_store(host)  # lives as long as this process
+        return host, int(self._ranks_store.port)
 
-    def run_rank(self, rank: int, ranks: int, address: tuple[str, int]) -> int | Exception:
-        """Do tasks as one of several ranks.
+    def run(self, rank: int = 0, ranks: int = 1, address: tuple[str, int] | None = None) -> int | Exception:
+        """Do tasks until the run is over; called again after Ray has restarted this actor.
 
         Args:
             rank: Index of the rank.
-            ranks: Number of ranks.
-            address: Host and port of the store of rank zero.
-
-        Returns:
-            As :meth:`run`.
-        """
-        os.environ.update(environment_of_rank(rank, ranks, *address))
-        return self.run()
-
-    def run(self) -> int | Exception:
-        """Do tasks until the run is over; called again after Ray has restarted this actor.
+            ranks: Number of ranks of the learner.
+            address: Host and port of the store of rank zero, if there are several ranks.
 
         Returns:
             The exit code, or the error in the config that makes a worker impossible.
         """
-        from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-        from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+        from lightning_ding.distributed.comm_worker.collector import CommCollector
+        from lightning_ding.distributed.comm_worker.learner import CommLearner
 
+        if address is not None:
+            os.environ.update(environment_of_rank(rank, ranks, *address))
         try:
-            worker = BaseCommLearner(self._cfg) if self._role == "learner" else BaseCommCollector(self._cfg)
+            worker = CommLearner(self._cfg) if self._role == "learner" else CommCollector(self._cfg)
         except (ImportError, ValueError) as error:
             return error
-        return int(worker.start())
+        return worker.start()

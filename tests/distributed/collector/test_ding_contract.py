@@ -10,6 +10,7 @@ import pytest
 import torch
 from easydict import EasyDict
 
+from lightning_ding.di_engine.collector_forms import takes
 from lightning_ding.di_engine.parallel_config import task_of
 from lightning_ding.distributed import (
     BaseCommCollector,
@@ -19,7 +20,6 @@ from lightning_ding.distributed import (
     create_parallel_collector,
     get_parallel_collector_cls,
 )
-from lightning_ding.distributed.collector.calls import takes
 from lightning_ding.policy import create_policy
 from tests.distributed.weight_policy import ENV, POLICY
 
@@ -190,13 +190,13 @@ def test_subclass_that_misses_a_method_names_it() -> None:
     class Empty(BaseParallelCollector):
         pass
 
-    collector = Empty({})
+    collector = Empty({}, *[lambda *_: None] * 3)
     with pytest.raises(NotImplementedError, match="Empty must implement _setup"):
         collector.start()
 
 
 def test_comm_collector_creates_the_collector_of_a_task_with_its_three_functions() -> None:
-    comm = BaseCommCollector(None, channel=object())  # type: ignore[arg-type]
+    comm = BaseCommCollector(None, channel=object())
     collector = comm._create_collector({"collector_cfg": collector_cfg()})
     assert isinstance(collector, ZerglingParallelCollector)
     assert collector.send_metadata == comm.send_metadata

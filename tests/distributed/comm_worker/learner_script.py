@@ -54,9 +54,8 @@ class RankLearner(Learner):
 
     first = FirstObservation()
 
-    @property
-    def hooks4call(self) -> list[Callback]:
-        return [*super().hooks4call, self.first]
+    def _callbacks(self) -> list[Callback]:
+        return [*super()._callbacks(), self.first]
 
     def _create_learner(self, task_info: Any) -> Any:
         self.made = super()._create_learner(task_info)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+from lightning_ding.distributed.comm_worker.learner import CommLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.transport import Channel, Refusal, Store
 from tests.datamodules.remote_source import minibatches
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
 TRAINER = {"accelerator": "cpu", "logger": False}
 
 
-class Learner(BaseCommLearner):
+class Learner(CommLearner):
     """A comm learner that is given its channel."""
 
     def _make_channel(self) -> Channel:

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, SendLearnInfoHook, SendPolicyHook
+from lightning_ding.di_engine.comm_learner import BaseCommLearner
+from lightning_ding.di_engine.comm_workers import BaseCommCollector
+from lightning_ding.distributed import SendLearnInfoHook, SendPolicyHook
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY
 
 

@@ -11,14 +11,14 @@ from gymnasium import spaces
 
 from lightning_ding.distributed import NaiveCollector, ZerglingParallelCollector, published_weights as weights
 from lightning_ding.distributed.comm_worker import collector as comm_collector
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.collector import CommCollector
 from lightning_ding.distributed.transport import Channel, LeaseLostError, Refusal
 from lightning_ding.policy.base.normaliser import Normaliser
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.distributed.weight_policy import ENV, POLICY, WeightPolicy
 
 
-class CommCollector(BaseCommCollector):
+class GivenChannel(CommCollector):
     made: Channel | None = None
 
     def _make_channel(self) -> Channel:
@@ -32,8 +32,8 @@ def task(task_id: str = "a", **changes: Any) -> dict[str, Any]:
     return {"task_id": task_id, "buffer_id": "buffer", "collector_cfg": cfg, "opponent": None}
 
 
-def run(coordinator: FakeCoordinator, **collector: Any) -> CommCollector:
-    comm = CommCollector({"system": {"collector": collector}}, coordinator.channel())
+def run(coordinator: FakeCoordinator, **collector: Any) -> GivenChannel:
+    comm = GivenChannel({"system": {"collector": collector}}, coordinator.channel())
     assert comm.start() == 0
     return comm
 
@@ -134,7 +134,7 @@ def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
     monkeypatch.setattr(comm_collector, "DISK_WAIT", 0.01)
     monkeypatch.setattr(channel.store, "put", full_twice)
-    assert CommCollector(None, channel).start() == 0
+    assert GivenChannel(None, channel).start() == 0
     assert caplog.text.count("transitions cannot be written") == 2
     assert coordinator.said("collector_close_task")[0]["info"]["sample_count"] == 18
     assert coordinator.said("fail") == []
@@ -229,12 +229,12 @@ def test_a_collector_whose_env_hangs_sends_no_heartbeats_and_its_task_is_lost(mo
 def test_a_collector_can_be_closed_from_another_thread() -> None:
     coordinator = FakeCoordinator([task()], num_messages=10**9)
     coordinator.publish("mine", 1)
-    comm = CommCollector(None, coordinator.channel())
+    comm = GivenChannel(None, coordinator.channel())
     threading.Timer(1.0, comm.close).start()
     assert comm.start() == 0
     assert len(coordinator.said("collector_data_task")) > 1
     assert coordinator.messages[-1][0] == "disconnect"
-    again = CommCollector(None, coordinator.channel())
+    again = GivenChannel(None, coordinator.channel())
     again.close()
     assert again.start() == 0
     assert coordinator.tasks == []
@@ -245,13 +245,13 @@ def test_a_channel_is_made_and_closed_if_none_is_given(monkeypatch: pytest.Monke
     closed = []
     channel = coordinator.channel()
     monkeypatch.setattr(channel, "close", lambda: closed.append(True))
-    comm = CommCollector()
+    comm = GivenChannel()
     comm.made = channel
-    uid = comm.collector_uid
+    uid = comm._uid
     assert comm.start() == 0
     assert closed == [True]
-    assert comm.collector_uid == uid == coordinator.said("connect")[0]["worker_id"]
-    given = CommCollector(None, channel)
+    assert comm._uid == uid == coordinator.said("connect")[0]["worker_id"]
+    given = GivenChannel(None, channel)
     given.start()
     assert closed == [True]
 

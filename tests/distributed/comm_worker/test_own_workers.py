@@ -11,8 +11,10 @@ import pytest
 import torch
 from easydict import EasyDict
 
+from lightning_ding.di_engine.comm_learner import BaseCommLearner
+from lightning_ding.di_engine.comm_workers import BaseCommCollector
 from lightning_ding.di_engine.parallel_forms import BatchSource
-from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
+from lightning_ding.distributed import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.worker import BaseLearner, LearnerHook
 from tests.distributed.comm_worker.own_workers import Exchange, HookedLearner, OwnCollector, OwnLearner

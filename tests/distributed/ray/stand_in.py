@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from lightning_ding.distributed.ray.store import RayStore
-from lightning_ding.distributed.ray.workers import RayServer
-from lightning_ding.distributed.transport import KINDS, Refusal
+from lightning_ding.distributed.ray.workers import answer
+from lightning_ding.distributed.transport import Refusal
 
 
 class StandIn:
@@ -21,17 +21,16 @@ class StandIn:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = RayStore(folder)
-        self.door = RayServer(self.said, self.store)
         self.weights: Any = None
         self.failed = 0
+        self.rounds: list[Any] = []
         self.is_free = threading.Event()
 
-    def handle(self, name: str, message: Any, parcel: Any) -> Any:
-        return self.door.answer(name, message, parcel)
+    def handle(self, name: str, message: Any, deleted: Any) -> Any:
+        return answer(self.said, self.store, name, message, deleted)
 
     def said(self, name: str, message: Any) -> Any:
-        answer: Any = getattr(self, name)(message)
-        return answer
+        return getattr(self, name)(message)
 
     def echo(self, message: Any) -> Any:
         return message
@@ -80,10 +79,12 @@ class StandIn:
         return {"sum": total}
 
     def batch(self, message: Any) -> Any:
-        return {"data": self.store.put("batch", {"obs": torch.arange(message["rows"])})}
+        self.rounds.append(self.store.put("batch", {"obs": torch.arange(message["rows"])}))
+        return {"data": self.rounds[-1]}
 
     def publish(self, message: Any) -> Any:
         self.weights = message["data_id"]
+        self.store.get(self.weights)
         (self.folder / "weights").write_text(self.weights["name"])
         return {"serial": 0}
 
@@ -92,4 +93,4 @@ class StandIn:
         return {"handle": {"kind": "policy", "name": name}}
 
     def held(self, message: Any) -> Any:
-        return {kind: self.store.held(kind) for kind in KINDS}
+        return {"rounds": len([one for one in self.rounds if one.content is not None])}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.distributed.ray import pending
-from lightning_ding.distributed.ray.pending import Pending
+from lightning_ding.distributed.ray import worker_set
+from lightning_ding.distributed.ray.worker_set import Pending
 
 
 class Nothing:
@@ -30,7 +30,7 @@ def test_actors_without_resources_are_logged_once_and_given_up_after_the_timeout
     waiting.look()
     assert caplog.messages == []
 
-    monkeypatch.setattr(pending, "PATIENCE", 0.0)
+    monkeypatch.setattr(worker_set, "PATIENCE", 0.0)
     with caplog.at_level(logging.WARNING):
         waiting.look()
         waiting.look()
@@ -45,7 +45,7 @@ def test_actors_without_resources_are_logged_once_and_given_up_after_the_timeout
 def test_actors_that_were_started_are_not_told_of(
     ray: Any, stand_in: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending, "PATIENCE", 0.0)
+    monkeypatch.setattr(worker_set, "PATIENCE", 0.0)
     waiting = Pending(timeout=0.0)
     waiting.add("coordinator", stand_in, {"CPU": 1})
     ray.wait(list(waiting._waiting), timeout=60.0)

@@ -90,7 +90,7 @@ def test_worker_that_cannot_be_made_says_why_and_is_not_started_again(
     def refuse(*args: Any) -> None:
         raise ValueError("system.learner.trainer is wrong")
 
-    monkeypatch.setattr("lightning_ding.distributed.comm_worker.learner.BaseCommLearner", refuse)
+    monkeypatch.setattr("lightning_ding.distributed.comm_worker.learner.CommLearner", refuse)
     answer = WorkerActor(resolve(ParallelConfig, tiny(tmp_path)), "learner").run()
 
     with pytest.raises(ValueError, match=r"^system\.learner\.trainer is wrong$"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray import cloudpickle
 
 from lightning_ding.distributed.block_files import read_block
-from lightning_ding.distributed.ray.store import KEPT, SMALL, RayStore, pack
+from lightning_ding.distributed.ray.store import SMALL, Handle, RayStore
 from lightning_ding.distributed.transport import Refusal
 
 NAME = "0" * 32
@@ -57,18 +60,28 @@ def test_writing_into_a_block_does_not_change_it_for_others(store: RayStore, siz
     assert store.get(handle).tensors["x"].sum() == 0
 
 
+def through_ray(handle: Any) -> Any:
+    """Return a handle as another process gets it with a message."""
+    return cloudpickle.loads(cloudpickle.dumps(handle))  # type: ignore[no-untyped-call]
+
+
 def test_only_blocks_over_the_size_are_objects_of_ray(ray: Any, store: RayStore) -> None:
-    for size, is_object in ((SMALL, False), (SMALL + 1, True)):
-        tensors = {"x": torch.zeros(SMALL // 4), "y": {"z": torch.zeros(size - SMALL, dtype=torch.uint8)}}
-        handle = store.put("data", tensors)
-        ((sent,),) = store.refs_of({"data_id": handle}).values()
-        assert isinstance(sent, ray.ObjectRef) == is_object
+    for size, is_object in ((SMALL - 200, False), (SMALL, True)):  # with a header
+        handle = store.put("data", {"x": torch.zeros(size, dtype=torch.uint8)})
+        assert isinstance(handle.content, ray.ObjectRef) == is_object
 
 
 def test_weights_are_objects_of_ray_which_each_node_gets_once(ray: Any, store: RayStore) -> None:
-    handle = store.put("policy", {"w": torch.zeros(2)})
-    ((sent,),) = store.refs_of({"handle": handle}).values()
-    assert isinstance(sent, ray.ObjectRef)
+    assert isinstance(store.put("policy", {"w": torch.zeros(2)}).content, ray.ObjectRef)
+
+
+@SIZES
+def test_handle_takes_its_block_along_and_is_the_same_as_without(store: RayStore, size: int) -> None:
+    handle = store.put("data", {"x": torch.ones(size)})
+    assert json.loads(json.dumps(handle)) == handle
+    assert RayStore().get(through_ray(handle)).tensors["x"].sum() == size
+    with pytest.raises(Refusal, match="404: there is no data block"):
+        RayStore().get(json.loads(json.dumps(handle)))
 
 
 def test_part_of_a_tensor_is_put_without_the_rest(store: RayStore) -> None:
@@ -96,7 +109,8 @@ def test_moved_block_lies_in_the_file_alone(store: RayStore, tmp_path: Path, siz
     block = read_block(tmp_path / "0.safetensors", 1_000_000)
     assert block.tensors["obs"]["x"].tolist() == [1.0, 2.0] * size
     assert block.metadata == {"seq": "3"}
-    assert store.held("data") == 0
+    with pytest.raises(Refusal, match="404"):
+        store.get(handle)
 
 
 def test_block_that_cannot_be_moved_stays(store: RayStore, tmp_path: Path) -> None:
@@ -140,66 +154,57 @@ def test_kind_that_is_none_is_an_error(store: RayStore) -> None:
         store.put("code", {})  # type: ignore[arg-type]
 
 
-def _broken(**changes: Any) -> dict[str, Any]:
-    return {**pack("data", {"x": torch.zeros(2)}, {}), **changes}
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("text", "is not a data block"),
-        (_broken(kind="policy"), "is not a data block"),
-        (_broken(form={"x": ("float32", (3,))}), "must have 12 bytes, got 8"),
-        (_broken(form={"x": ("float99", (2,))}), "must be a tensor of bytes with a known dtype"),
-        (_broken(form={"x": ("Tensor", (2,))}), "must be a tensor of bytes with a known dtype"),
-        (_broken(form={"x": ("float32", (-1, -2))}), "is invalid"),
-        (_broken(data={"x": np.zeros(2)}, form={"x": ("float64", (2,))}), "must be a tensor of bytes"),
-        (_broken(form={}), "lacks the form or the data"),
-        (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "is invalid"),
-    ],
-)
-def test_object_of_another_form_is_refused(ray: Any, store: RayStore, value: Any, reason: str) -> None:
-    handle = {"kind": "data", "name": NAME}
-    store.adopt({"data_id": handle}, {NAME: [ray.put(value)]})
-
-    with pytest.raises(Refusal, match=f"422: .*{reason}"):
-        store.get(handle)
-
-
 @pytest.mark.parametrize(
     ("sent", "reason"),
-    [("text", "is not a data block"), ({"kind": "policy"}, "is not a data block"), (b"torn", "is truncated")],
+    [("text", "is not a data block"), (b"torn", "is truncated"), (np.zeros(9, np.uint8), "is truncated")],
 )
-def test_small_block_of_another_form_is_refused(store: RayStore, sent: Any, reason: str) -> None:
-    handle = {"kind": "data", "name": NAME}
-    store.adopt({"data_id": handle}, {NAME: [sent]})
+@pytest.mark.parametrize("is_object", [False, True])
+def test_block_of_another_form_is_refused(ray: Any, store: RayStore, sent: Any, reason: str, is_object: bool) -> None:
+    handle = Handle(kind="data", name=NAME)
+    handle.content = ray.put(sent) if is_object else sent
 
     with pytest.raises(Refusal, match=f"422: .*{reason}"):
         store.get(handle)
 
 
 def test_too_large_block_is_refused(ray: Any) -> None:
-    large, small = RayStore(max_bytes=100_000), RayStore(max_bytes=200)  # a small one has a header
+    large, small = RayStore(max_bytes=100_000), RayStore(max_bytes=200)  # both with a header
 
-    assert large.get(large.put("data", {"x": torch.zeros(25_000)})).tensors["x"].shape == (25_000,)
-    with pytest.raises(Refusal, match=r"413: .* has 100004 bytes, more than 100000"):
-        large.get(large.put("data", {"x": torch.zeros(25_001)}))
+    assert large.get(large.put("data", {"x": torch.zeros(24_900)})).tensors["x"].shape == (24_900,)
+    with pytest.raises(Refusal, match=r"413: .* has 100\d\d\d bytes, more than 100000"):
+        large.get(large.put("data", {"x": torch.zeros(25_000)}))
     assert small.get(small.put("data", {"x": torch.zeros(25)})).tensors["x"].shape == (25,)
     with pytest.raises(Refusal, match=r"413: .* has 288 bytes, more than 200"):
         small.get(small.put("data", {"x": torch.zeros(50)}))
 
 
-def test_oldest_unread_blocks_are_released_first(store: RayStore) -> None:
-    handles = [store.put("batch", {"x": torch.tensor(i)}) for i in range(KEPT["batch"] + 2)]
+def test_round_is_released_where_it_was_put_when_its_reader_deletes_it(store: RayStore) -> None:
+    handle, reader = store.put("batch", {"x": torch.zeros(3)}), RayStore()
+    received = through_ray(handle)
 
-    assert store.held("batch") == KEPT["batch"]
+    reader.delete(received)
+    store.release(reader.take_deleted())
+
+    assert handle.content is None
+    assert received.content is None
+    assert reader.take_deleted() == []
+
+
+def test_blocks_are_released_with_their_handles(store: RayStore) -> None:
+    handles = [store.put("batch", {"x": torch.zeros(size)}) for size in (1, SMALL)]
+    assert len(store._rounds) == 2
+    forgotten = handles.pop(0)
+    store.delete(forgotten)  # the coordinator keeps a limited number, and deletes the oldest
     with pytest.raises(Refusal, match="404"):
-        store.get(handles[1])
-    assert store.get(handles[2]).tensors["x"].item() == 2
+        store.get(forgotten)
+    handles.clear()
+    del forgotten
+    gc.collect()
+    assert len(store._rounds) == 0
 
 
 def test_weights_of_the_coordinator_are_all_kept_and_outlive_its_process(ray: Any, tmp_path: Path) -> None:
-    before, number = RayStore(tmp_path), KEPT["policy"] + 2
+    before, number = RayStore(tmp_path), 6
     handles = [before.put("policy", {"w": torch.tensor([float(i)])}, {"version": str(i)}) for i in range(number)]
 
     after = RayStore(tmp_path)  # has no references, like the store of a restarted process
@@ -219,15 +224,28 @@ def test_restarted_process_serves_the_weights_in_its_files(ray: Any, tmp_path: P
     (tmp_path / "policy" / f"{NAME}.safetensors").write_bytes(b"torn")
     after, worker = RayStore(tmp_path), RayStore()
 
-    refs = after.refs_of({"handle": handle})
-    worker.adopt({"handle": handle}, refs)
+    answer = through_ray(after.with_weights({"weights": {"main": dict(handle)}, "n": 1}))
 
-    assert worker.get(handle).tensors["w"].tolist() == [1.5, 2.5]
-    assert worker.get(handle).metadata == {"version": "3"}
-    assert after.refs_of({"handle": {"kind": "policy", "name": "1" * 32}}) == {}
-    assert worker.refs_of({"handle": torn}) == {}
+    assert answer["n"] == 1
+    assert worker.get(answer["weights"]["main"]).tensors["w"].tolist() == [1.5, 2.5]
+    assert worker.get(answer["weights"]["main"]).metadata == {"version": "3"}
+    unknown = {"kind": "policy", "name": "1" * 32}
+    assert after.with_weights({"handle": unknown}) == {"handle": unknown}
     with pytest.raises(Refusal, match="422"):
-        after.refs_of({"handle": torn})
+        after.with_weights({"handle": torn})
+
+
+def test_coordinator_keeps_the_weights_of_a_learner_that_it_has_read(ray: Any, tmp_path: Path) -> None:
+    handle, coordinator = RayStore().put("policy", {"w": torch.tensor([2.5])}), RayStore(tmp_path)
+
+    assert coordinator.get(handle).tensors["w"].item() == 2.5
+    handle.content = None  # the learner has ended
+
+    assert RayStore().get(coordinator.with_weights({"handle": handle})["handle"]).tensors["w"].item() == 2.5
+    assert RayStore(tmp_path).get(handle).tensors["w"].item() == 2.5
+    coordinator.delete(handle)
+    with pytest.raises(Refusal, match="404"):
+        coordinator.get(handle)
 
 
 @pytest.mark.slow
@@ -237,12 +255,10 @@ def test_block_whose_process_died_is_lost_not_waited_for(ray: Any, store: RaySto
             self.store = RayStore()
 
         def put(self) -> Any:
-            message = {"data_id": self.store.put("data", {"x": torch.zeros(50_000)})}
-            return message, self.store.refs_of(message)
+            return {"data_id": self.store.put("data", {"x": torch.zeros(50_000)})}
 
     actor = ray.remote(Putter).remote()
-    message, refs = ray.get(actor.put.remote())
-    store.adopt(message, refs)
+    message = ray.get(actor.put.remote())
 
     ray.kill(actor)
 

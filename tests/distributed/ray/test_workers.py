@@ -68,6 +68,51 @@ def test_restarted_coordinator_deletes_the_weights_that_were_never_published(
     assert [file.exists() for file in files] == [True, False, False]
 
 
+def test_driver_sets_the_number_of_collecting_tasks_until_the_coordinator_has_written_it(
+    cfg: ParallelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with restarted(cfg) as actor:
+        asked: list[Any] = []
+        answers = iter([{"failed": "no space left"}, {"reply": {}}])
+
+        def handle(*message: Any) -> dict[str, Any]:
+            asked.append(message)
+            return next(answers)
+
+        monkeypatch.setattr(actor, "handle", handle)
+        for number in (3, 3, 3):
+            assert actor.look(0.0, number) == {"is_over": False, "line": None}
+        assert asked == [("set_collectors", {"n": 3}, [])] * 2
+
+
+def test_counters_of_a_run_are_metrics_of_ray(cfg: ParallelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.util.metrics.Gauge", PaperGauge)
+    with restarted(cfg) as actor:
+        actor._report_at = 0.0
+        line = actor.look(0.0, None)["line"]
+        assert line.startswith("env step 0, update 0")
+        assert actor.look(0.0, None)["line"] is None  # not before ten seconds
+    gauges = {name: gauge.value for name, gauge in PaperGauge.made.items()}
+    assert gauges.pop("lightning_ding_return_mean") != 0  # not a number before the first episode
+    assert gauges.pop("lightning_ding_restarts") == 0
+    assert gauges == {f"lightning_ding_{name}": 0 for name in ("env_step", "train_iter", "episode", "collectors")}
+    assert {gauge.tags["run"] for gauge in PaperGauge.made.values()} == {cfg.main.exp_name}
+
+
+class PaperGauge:
+    made: dict[str, PaperGauge] = {}  # noqa: RUF012
+
+    def __init__(self, name: str, about: str, tag_keys: tuple[str, ...]) -> None:
+        assert tag_keys == ("run",)
+        self.made[name] = self
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        self.tags = tags
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
 messages: Any = pytest.importorskip("ray.core.generated.common_pb2")
 errors: Any = pytest.importorskip("ray.exceptions")
 

@@ -1,20 +1,21 @@
-"""The ranks of a learner over Ray, with actors that exist only on paper."""
+"""How workers are restarted over Ray, one by one or all ranks together, with actors that exist only on paper."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.ray import learner_ranks as module
-from lightning_ding.distributed.ray.learner_ranks import (
-    LearnerRanks,
+from lightning_ding.distributed.ray import worker_set as module
+from lightning_ding.distributed.ray.collectors import (
     needs_of_learner,
     number_of_ranks,
     with_a_device_for_each_actor as split,
 )
+from lightning_ding.distributed.ray.worker_set import WorkerSet
 
 
 def config(multi_gpu: bool = True, restarts: int = 20, **trainer: Any) -> ParallelConfig:
@@ -50,39 +51,53 @@ def test_number_of_ranks_that_ray_cannot_know_is_refused(name: str, value: Any) 
 
 
 class PaperActor:
-    """Records that it was killed; its calls end as the test decides."""
+    """Records its calls, and that it was killed; a call ends as the test decides."""
 
-    def __init__(self, name: str, ends: dict[str, Any]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.is_killed = False
-        self.open_store = self.run_rank = self
-        self._ends = ends
+        self.calls: list[Any] = []
+        self.open_store = self.run = self.node = self.__ray_ready__ = self
 
     def remote(self, *arguments: Any) -> str:
-        if arguments:
-            _, ranks, address = arguments
-            assert (ranks, address) == (2, f"{self.name.rpartition('.')[0]}.0")
-        return self.name
+        if not arguments:
+            return self.name
+        self.calls.append(arguments)
+        return f"{self.name} call {len(self.calls)}"
 
 
 class PaperRay:
     """Actors whose calls end when ``ends`` holds an answer for their name."""
 
-    exceptions = type("exceptions", (), {"RayError": RuntimeError})
+    exceptions = type("exceptions", (), {"RayError": RuntimeError, "RayActorError": ConnectionError})
 
     def __init__(self) -> None:
         self.ends: dict[str, Any] = {}
         self.actors: list[PaperActor] = []
+        self.options: dict[str, Any] = {}
 
-    def make(self, cfg: Any, role: str, name: str, needs: Any, scheduling_strategy: Any) -> PaperActor:
-        self.actors.append(PaperActor(name, self.ends))
-        return self.actors[-1]
+    def remote(self, actor: type) -> Any:
+        return SimpleNamespace(options=self.make)
+
+    def make(self, name: str, **options: Any) -> Any:
+        self.options = options
+
+        def start(cfg: Any, role: str) -> PaperActor:
+            self.actors.append(PaperActor(name))
+            return self.actors[-1]
+
+        return SimpleNamespace(remote=start)
 
     def kill(self, actor: PaperActor) -> None:
         actor.is_killed = True
 
     def wait(self, refs: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
-        return [ref for ref in refs if ref in self.ends], []
+        return [ref for ref in reversed(refs) if ref in self.ends], []
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {}
+
+    available_resources = cluster_resources
 
     def why(self, ref: str) -> Any:
         if isinstance(self.ends[ref], Exception):
@@ -97,54 +112,71 @@ class PaperRay:
 def ray(monkeypatch: pytest.MonkeyPatch) -> PaperRay:
     paper = PaperRay()
     monkeypatch.setattr(module, "import_ray", lambda: paper)
-    monkeypatch.setattr(module, "make_worker", paper.make)
     monkeypatch.setattr(module, "why_ended", paper.why)
-    monkeypatch.setattr(module, "make_group", lambda *group: group)
-    monkeypatch.setattr(module, "in_bundle", lambda group, index: (group, index))
     return paper
 
 
-class NoPending:
-    """Waits for nothing."""
-
-    def add(self, name: str, actor: Any, needs: Any) -> None:
-        pass
-
-
-def ranks_of(cfg: ParallelConfig) -> LearnerRanks:
-    """Return two ranks that were started."""
-    found = LearnerRanks(cfg, 2, NoPending())  # type: ignore[arg-type]
-    found.start()
+def ranks_of(cfg: ParallelConfig, ranks: int = 2) -> WorkerSet:
+    """Return a set with a learner that was started."""
+    found = WorkerSet(cfg)
+    found.start("learner 0", "learner", {"CPU": 1}, range(ranks))
     return found
 
 
-@pytest.mark.parametrize("end", ["exit code 1", RuntimeError("its node died")])
+@pytest.mark.parametrize("end", ["exit code 1", RuntimeError("its node died"), ConnectionError("it died")])
 def test_all_ranks_are_restarted_when_one_of_them_ends(ray: PaperRay, end: Any) -> None:
     ranks = ranks_of(config())
     ranks.look()
     assert ray.alive() == ["learner 0.0", "learner 0.1"]
+    assert [actor.calls for actor in ray.actors] == [[(0, 2, "learner 0.0")], [(1, 2, "learner 0.0")]]
+    assert "max_restarts" not in ray.options
 
-    ray.ends["learner 0.1"] = end
+    ray.ends["learner 0.1 call 1"] = end
     ranks.look()
 
     assert ray.alive() == ["learner 1.0", "learner 1.1"]
+    assert ray.actors[-1].calls == [(1, 2, "learner 1.0")]
 
 
 def test_ranks_that_are_restarted_too_often_end_the_run(ray: PaperRay) -> None:
     ranks = ranks_of(config(restarts=1))
-    ray.ends |= {"learner 0.0": "exit code 1", "learner 1.0": "exit code 3"}
+    ray.ends |= {"learner 0.0 call 1": "exit code 1", "learner 0.1 call 1": "exit code 2"}  # both are one failure
+    ray.ends["learner 1.0 call 1"] = "exit code 3"
 
     ranks.look()
-    with pytest.raises(RuntimeError, match=r"^the learner was restarted 1 times: rank 0 .* ended: exit code 3$"):
+    with pytest.raises(RuntimeError, match=r"^learner 0 ended more than 1 times: exit code 3$"):
         ranks.look()
 
 
 def test_ranks_are_not_restarted_after_rank_zero_has_ended_well(ray: PaperRay) -> None:
     ranks = ranks_of(config())
 
-    ray.ends["learner 0.0"] = None
-    ranks.look()
-    ray.ends["learner 0.1"] = "exit code 1"  # the others lose their connection to it
+    ray.ends |= {
+        "learner 0.1 call 1": "exit code 1",
+        "learner 0.0 call 1": None,
+    }  # it loses its connection to rank zero
     ranks.look()
 
     assert ray.alive() == ["learner 0.0", "learner 0.1"]
+
+
+def test_worker_of_one_process_that_fails_is_called_again_and_ray_restarts_one_that_dies(ray: PaperRay) -> None:
+    workers = ranks_of(config(restarts=1), ranks=1)
+    assert (ray.options["max_restarts"], ray.options["max_task_retries"]) == (1, -1)
+
+    ray.ends["learner 0 call 1"] = "exit code 1"
+    workers.look()
+
+    assert ray.alive() == ["learner 0"]
+    assert ray.actors[0].calls == [(0,), (0,)]
+    ray.ends["learner 0 call 2"] = ConnectionError("The actor died")
+    with pytest.raises(RuntimeError, match=r"^learner 0 died, and Ray does not restart it: The actor died$"):
+        workers.look()
+
+
+def test_stopped_worker_is_not_restarted(ray: PaperRay) -> None:
+    workers = ranks_of(config(), ranks=1)
+    workers.stop("learner 0")
+    ray.ends["learner 0 call 1"] = "exit code 1"
+    workers.look()
+    assert ray.alive() == []
