@@ -47,6 +47,8 @@ WEIGHTS = 20_000  # numbers
 PUBLISH_EVERY = 10.0
 ROUND_EVERY = 0.1
 UNLIMITED = 1e12
+WARM_UP = 5.0
+"""Seconds in addition to a period after the start of the workers, all of which send their first messages at once."""
 SETTLED = 0.25  # first share of a soak, which does not count
 BOUND_MIB = 8.0
 BOUND_DISK_MIB = 64.0
@@ -117,7 +119,9 @@ class Fleet:
             raise RuntimeError(f"{ended} simulated workers ended too early: {self._record.events}")
 
 
-def measure(transport: str, collectors: int, period: float, seconds: float, tolerance: float) -> dict[str, Any]:
+def measure(
+    transport: str, collectors: int, period: float, seconds: float, tolerance: float, fsync_ms: float = 0.0
+) -> dict[str, Any]:
     """Return what a run in full swing needs.
 
     Args:
@@ -126,14 +130,15 @@ def measure(transport: str, collectors: int, period: float, seconds: float, tole
         period: Seconds between two blocks of a collector.
         seconds: Seconds to measure.
         tolerance: Rounds by which the collectors may be ahead of the learner.
+        fsync_ms: Milliseconds by which each ``fsync`` of the coordinator is delayed.
     """
     folder = mkdtemp(prefix="capacity")
     config = config_of(transport, collectors, folder, tolerance)
     try:
-        with coordinating(config) as running:
+        with coordinating(config, fsync_ms) as running:
             fleet = Fleet(running, collectors, period, ROUND_EVERY if tolerance == UNLIMITED else 1.0)
             fleet.start()
-            time.sleep(period + 5.0)
+            time.sleep(period + WARM_UP)
             start, before = time.perf_counter(), cpu_of_programs()
             time.sleep(seconds)
             end, after = time.perf_counter(), cpu_of_programs()
@@ -169,7 +174,7 @@ def summary(record: Record, samples: Sequence[Sample], seconds: float) -> dict[s
     first, last = samples[0], samples[-1]
     passed = last["time"] - first["time"]
     blocks = (last["env_step"] - first["env_step"]) / ROWS
-    cpu = last["cpu"] - first["cpu"]
+    cpu, switches = last["cpu"] - first["cpu"], last["switches"] - first["switches"]
     return {
         "requests_per_second": len(record.messages) / seconds,
         "blocks_per_second": blocks / passed,
@@ -177,6 +182,7 @@ def summary(record: Record, samples: Sequence[Sample], seconds: float) -> dict[s
         "request_ms": quantiles([one[2] for one in record.messages]),
         "cpu_cores": cpu / passed,
         "cpu_ms_per_block": 1000 * cpu / max(blocks, 1e-9),
+        "switches_per_block": switches / max(blocks, 1e-9),
         "cpu_ms_per_request": 1000 * cpu / passed / max(len(record.messages) / seconds, 1e-9),
         "memory_mib": last["memory_mib"],
         **{f"{name}_max": max(one[name] for one in samples) for name in ("threads", "files", "queue", "journal_bytes")},
@@ -193,13 +199,14 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     return {"p50": 1e3 * float(half), "p99": 1e3 * float(most), "max": 1e3 * max(seconds), "number": len(seconds)}
 
 
-def soak(transport: str, collectors: int, period: float, seconds: float) -> dict[str, Any]:
-    """Return what grows in a long run, with a sample every few seconds."""
+def soak(transport: str, collectors: int, period: float, seconds: float, fsync_ms: float = 0.0) -> dict[str, Any]:
+    """Return what grows in a long run, with a sample every few seconds; the start of the workers does not count."""
     folder = mkdtemp(prefix="capacity")
     try:
-        with coordinating(config_of(transport, collectors, folder)) as running:
+        with coordinating(config_of(transport, collectors, folder), fsync_ms) as running:
             fleet = Fleet(running, collectors, period, ROUND_EVERY)
             fleet.start()
+            time.sleep(period + WARM_UP)
             began, start = len(running.samples()), time.perf_counter()
             time.sleep(seconds)
             end = time.perf_counter()
@@ -244,7 +251,8 @@ def show(name: str, row: dict[str, Any]) -> str:
     return (
         f"{name:>26}: {row['blocks_per_second']:8.1f} blocks/s {row['requests_per_second']:8.1f} requests/s  "
         f"p50 {block['p50']:8.1f} ms p99 {block['p99']:8.1f} ms  {row['cpu_cores']:5.2f} cores "
-        f"{row['cpu_ms_per_block']:7.2f} ms CPU/block {row['memory_mib']:6.0f} MiB  queue {row['queue_max']:.0f}  "
+        f"{row['cpu_ms_per_block']:7.2f} ms CPU/block {row['switches_per_block']:6.1f} switches/block "
+        f"{row['memory_mib']:6.0f} MiB  queue {row['queue_max']:.0f}  "
         f"{row['events']}"
     )
 
@@ -300,17 +308,17 @@ def jobs(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
         for one in options.transports
     ]
     soaks = [(f"soak {one}", {"transport": one, **most}) for one in options.transports]
-    return [
-        job for part, found in zip(PARTS, (loads, waits, soaks), strict=True) if part in options.only for job in found
-    ]
+    chosen = [found for part, found in zip(PARTS, (loads, waits, soaks), strict=True) if part in options.only]
+    slow = f"+fsync{options.fsync_ms:g}ms" if options.fsync_ms else ""
+    return [(name.replace(" ", f"{slow} ", 1), arguments) for found in chosen for name, arguments in found]
 
 
 def run(name: str, arguments: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Measure one job."""
     if name.startswith("soak"):
-        return soak(**arguments, seconds=60 * options.minutes)
+        return soak(**arguments, seconds=60 * options.minutes, fsync_ms=options.fsync_ms)
     tolerance = 4.0 if name.startswith("waiting") else UNLIMITED
-    return measure(**arguments, seconds=options.seconds, tolerance=tolerance)
+    return measure(**arguments, seconds=options.seconds, tolerance=tolerance, fsync_ms=options.fsync_ms)
 
 
 def main() -> None:
@@ -327,6 +335,9 @@ def main() -> None:
     )
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--fsync-ms", type=float, default=0.0, help="delay of each fsync of a coordinator over HTTP, in milliseconds"
+    )
     options = parser.parse_args()
     if options.serve:
         end_with(options.lifeline)

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 from benchmarks.simulated import MakeChannel, Record, SimulatedCollector
+from lightning_ding.distributed.messages import version
 
 PER_PROCESS = 100
 STACK = 512 * 1024  # bytes of a collector's thread
@@ -70,6 +71,7 @@ def _simulate(
 ) -> None:
     threading.stack_size(STACK)
     logging.disable(logging.WARNING)  # collectors that are stopped have no coordinator
+    version()  # imports all policies, which threads must not do at the same time
     record, generator, make = Record(), random.Random(seed), connect()
     workers = [SimulatedCollector(make, record, period, generator) for _ in range(collectors)]
     for worker in workers:

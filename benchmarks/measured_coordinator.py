@@ -55,14 +55,15 @@ class Meter:
     def sample(self) -> Sample:
         """Return what this process holds now."""
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        counters = self._coordinator.status()
+        counters, used = self._coordinator.status(), resource.getrusage(resource.RUSAGE_SELF)
         return {
             "time": time.perf_counter(),
-            "cpu": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+            "cpu": used.ru_utime + used.ru_stime,
+            "switches": float(used.ru_nvcsw + used.ru_nivcsw),
             "memory_mib": int(status["VmRSS"].split()[0]) / 1024,
             "threads": float(status["Threads"]),
             "files": float(len(os.listdir("/proc/self/fd"))),
-            "queue": float(self._queue()),
+            "queue": float(getattr(self._coordinator._server, "unanswered", 0)),  # Ray does not report it
             "collectors": float(counters["collector_tasks"]["running"]),
             "env_step": float(counters["env_step"]),
             "refused": float(counters["refused"]),
@@ -73,11 +74,6 @@ class Meter:
         while True:
             self._take(self.sample())
             time.sleep(1.0)
-
-    def _queue(self) -> int:
-        """Return the number of received requests that no thread answers yet; 0 over Ray, which does not report it."""
-        server = getattr(self._coordinator._server, "_server", None)
-        return 0 if server is None else len(server.task_dispatcher.queue)
 
 
 class DiskMeter:
@@ -133,6 +129,30 @@ def serve(file: Path) -> None:
     os._exit(0)
 
 
+SLOW_DISK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+static int late(const char *name, int file) { usleep(DELAY); return ((int (*)(int))dlsym(RTLD_NEXT, name))(file); }
+int fsync(int file) { return late("fsync", file); }
+int fdatasync(int file) { return late("fdatasync", file); }
+"""
+
+
+def environment_of_slow_disk(fsync_ms: float, folder: Path) -> dict[str, str]:
+    """Return the environment of a process whose ``fsync`` takes so many milliseconds longer, that of SQLite too.
+
+    A C compiler makes the library for it in the folder; 0 needs none.
+    """
+    if not fsync_ms:
+        return dict(os.environ)
+    source, library = folder / "slow_disk.c", folder / "slow_disk.so"
+    source.write_text(SLOW_DISK)
+    delay = f"-DDELAY={int(1000 * fsync_ms)}"
+    subprocess.run(["cc", "-shared", "-fPIC", delay, "-o", str(library), str(source), "-ldl"], check=True)
+    return {**os.environ, "LD_PRELOAD": str(library.resolve())}
+
+
 class MeasuredActor:
     """The product's actor of a coordinator, with its samples.
 
@@ -179,10 +199,14 @@ class Coordinating:
 
 
 @contextmanager
-def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
-    """Run a coordinator in a separate process, which ends with this one."""
-    over = _over_ray if config["system"]["transport"] == "ray" else _over_http
-    with over(config) as running:
+def coordinating(config: dict[str, Any], fsync_ms: float = 0.0) -> Iterator[Coordinating]:
+    """Run a coordinator in a separate process, which ends with this one.
+
+    Args:
+        config: Config of the run.
+        fsync_ms: Milliseconds by which each ``fsync`` of a coordinator over HTTP is delayed, >= 0.
+    """
+    with _over_ray(config) if config["system"]["transport"] == "ray" else _over_http(config, fsync_ms) as running:
         disk = DiskMeter(Path(config["main"]["exp_name"]))
         try:
             yield Coordinating(running.connect, lambda: disk.add_to(running.samples()), running.pid)
@@ -191,7 +215,7 @@ def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
 
 
 @contextmanager
-def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
+def _over_http(config: dict[str, Any], fsync_ms: float) -> Iterator[Coordinating]:
     folder = Path(config["main"]["exp_name"])
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "capacity.json"
@@ -200,6 +224,7 @@ def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
     command = [sys.executable, "-m", "benchmarks.capacity", "--serve", str(file), "--lifeline", str(end)]
     log = (folder / "coordinator.log").open("w")
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "pass_fds": (end,)}
+    pipes["env"] = environment_of_slow_disk(fsync_ms, folder)
     with log, subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None
         samples: list[Sample] = []

@@ -139,6 +139,10 @@ DQN_LANDER = {
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
+FALLS = {
+    "dynamics": {"terminated_fn": "lightning_ding.rl.dynamics.inverted_pendulum_terminated"},
+    "learn": {"update_per_collect": 40},
+}
 DM_CONTROL = "lightning_ding.di_engine.env_makers.make_dm_control"
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
@@ -185,6 +189,7 @@ PROOFS = {
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 100_000, 450),
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
+    "trpo_cartpole": Proof("trpo", "CartPole-v1", 100_000, 475),
     "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
     "ppg_offpolicy_cartpole": Proof("ppg_offpolicy", "CartPole-v1", 100_000, 450),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
@@ -229,7 +234,9 @@ PROOFS = {
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "rlpd_pendulum": Proof("rlpd", "Pendulum-v1", 4_000, -200, demonstrations="pendulum"),
     "mbpo_pendulum": Proof("mbpo", "Pendulum-v1", 4_000, -200),
-    "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 5_000, -200),
+    "mbpo_inverted_pendulum": Proof("mbpo", "InvertedPendulum-v5", 3_000, 950, FALLS, seeds=(0, 1, 2)),
+    "sac_inverted_pendulum": Proof("sac", "InvertedPendulum-v5", 15_000, 950, seeds=(0, 1, 2)),
+    "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 8_000, -200, seeds=(0, 1, 2), evaluations=5),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),

@@ -54,7 +54,7 @@ Digests = dict[str, str]
 
 HALF, EPOCHS, ROUNDS = 2, 4, 12  # epochs of the start, epochs in all, rounds of an epoch
 ROLLOUTS_OF_TEAMS = ("mappo", "ippo", "recurrent_mappo", "happo", "coma", "mat")
-ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "recurrent_ppo", *ROLLOUTS_OF_TEAMS)
+ON_POLICY = ("pg", "pqn", "a2c", "ppo", "ppg", "trpo", "recurrent_ppo", *ROLLOUTS_OF_TEAMS)
 STEPS = ("start", "continue", "load")
 SIDE = 12  # pixels
 
@@ -147,6 +147,7 @@ ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "pqn": (ROLLOUT, PASSES),
     "ppo": (ROLLOUT, PASSES),
     "ppg": (ROLLOUT, PASSES),
+    "trpo": (ROLLOUT, PASSES),
     "recurrent_ppo": (ROLLOUT, PASSES),
     **dict.fromkeys(ROLLOUTS_OF_TEAMS, (ROLLOUT, PASSES)),
 }
@@ -358,6 +359,7 @@ CASES: dict[str, Case] = {
     "acer": Case("unrolls, a trust region", "acer", {"unroll_len": 4, "learn": {"target_theta": 0.1}}),
     "impala": Case("unrolls", "impala", {"unroll_len": 4}),
     "ppg": Case("two phases", "ppg", {"learn": {"aux_freq": 2, "aux_train_epoch": 2}}),
+    "trpo": Case("steps within a trust region", "trpo", {"learn": {"entropy_weight": 0.01}}),
     "ppg_offpolicy": Case("two phases of replay", "ppg_offpolicy", {"learn": {"aux_freq": 3, "aux_train_epoch": 2}}),
     "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from benchmarks.compare import Result
-from benchmarks.workload import DQNWorkload, PPOWorkload, REDQWorkload, SACWorkload
+from benchmarks.workload import CrossQWorkload, DQNWorkload, PPOWorkload, REDQWorkload, SACWorkload, SimbaWorkload
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
@@ -60,6 +60,28 @@ def run_redq(w: REDQWorkload) -> Result:
     return _timed(model, w.warm_up + 2, w.env_steps)
 
 
+def run_crossq(w: CrossQWorkload) -> Result:
+    """Train CrossQ."""
+    sbx = sbx_package()
+    replay = _replay(w)
+    replay["policy_kwargs"] = {"net_arch": {"pi": list(w.hidden), "qf": list(w.critic_hidden)}}
+    rates = {"learning_rate": w.actor_learning_rate, "qf_learning_rate": w.learning_rate}
+    delay = w.updates_per_actor_update
+    model = sbx.CrossQ("MlpPolicy", _envs(w.env_id, 1), policy_delay=delay, **rates, **replay)
+    return _timed(model, w.warm_up + 10, w.env_steps)
+
+
+def run_simba(w: SimbaWorkload) -> Result:
+    """Train SAC with the residual networks of SimBa, without normalised observations."""
+    sbx = sbx_package()
+    replay = _replay(w)
+    arch = {"pi": list(w.hidden), "qf": list(w.critic_hidden)}
+    replay["policy_kwargs"] = {"net_arch": arch, "optimizer_kwargs": {"weight_decay": w.weight_decay}}
+    rates = {"learning_rate": w.actor_learning_rate, "qf_learning_rate": w.learning_rate}
+    model = sbx.SAC("SimbaPolicy", _envs(w.env_id, 1), tau=w.tau, **rates, **replay)
+    return _timed(model, w.warm_up + 10, w.env_steps)
+
+
 def run_ppo(w: PPOWorkload) -> Result:
     """Train PPO."""
     sbx = sbx_package()
@@ -105,11 +127,12 @@ def _replay(w: DQNWorkload | SACWorkload) -> dict[str, Any]:
 def _timed(model: Any, compiling_steps: int, env_steps: int) -> Result:
     start = time.perf_counter()
     model.learn(compiling_steps)
-    compiled, updates = time.perf_counter(), model._n_updates
+    compiled, updates, used = time.perf_counter(), model._n_updates, time.process_time()
     model.learn(env_steps)  # counts its steps from 0, so it begins with random actions again
     return {
         "seconds": time.perf_counter() - compiled,
         "compile_seconds": compiled - start,
         "env_steps": model.num_timesteps,
         "updates": model._n_updates - updates,
+        "cpu_ms_per_update": 1000 * (time.process_time() - used) / (model._n_updates - updates),
     }

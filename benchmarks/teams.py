@@ -21,7 +21,7 @@ random actions falls from 0.8 to 0.01 in a third of the steps; other options are
 
 BenchMARL 1.5.2 was run with torchrl 0.12.0 and tensordict 0.12.4, the newest ones with the collectors that it imports;
 its names of the MPE games come from PettingZoo, which has moved them to ``mpe2``, so this file passes those on. EPyMARL
-is not on PyPI.
+is not on PyPI; ``teams_epymarl.py`` runs a checkout of it.
 """
 
 from __future__ import annotations

@@ -91,6 +91,33 @@ W6 = REDQWorkload()
 
 
 @dataclass(frozen=True)
+class CrossQWorkload(SACWorkload):
+    """SAC without target networks and with batch renormalisation, as in Bhatt et al. 2024."""
+
+    env_steps: int = 800
+    warm_up: int = 300
+    critic_hidden: tuple[int, ...] = (512, 512)  # narrower than the paper's 2048, for two cores
+    updates_per_actor_update: int = 3
+
+
+W9 = CrossQWorkload()
+
+
+@dataclass(frozen=True)
+class SimbaWorkload(SACWorkload):
+    """SAC with residual networks, as in Lee et al. 2024."""
+
+    env_steps: int = 800
+    warm_up: int = 300
+    hidden: tuple[int, ...] = (128,)  # of the actor: a block
+    critic_hidden: tuple[int, ...] = (256, 256)  # two blocks; the paper has 512
+    weight_decay: float = 0.01
+
+
+W10 = SimbaWorkload()
+
+
+@dataclass(frozen=True)
 class PixelWorkload:
     """DQN on stacks of four frames of 84 x 84 bytes, where the network costs most; the env costs nothing."""
 

@@ -3,7 +3,7 @@
     python recipes/tdmpc2.py            # seed 0
     python recipes/tdmpc2.py --seed 1
 
-Trains for 5,000 env steps and evaluates the policy at the end on 20 separate episodes. The networks are far smaller
+Trains for 8,000 env steps and evaluates the policy at the end on 20 separate episodes. The networks are far smaller
 than the smallest of the authors, there are fewer candidate plans, and the step size is larger, because there are only
 thousands of updates.
 """
@@ -20,7 +20,7 @@ from lightning_ding.policy import TDMPC2Policy
 
 ENV_ID = "Pendulum-v1"
 NUM_ENVS = 4
-MAX_ENV_STEP = 5_000
+MAX_ENV_STEP = 8_000
 CONFIG = {
     "discount_factor": 0.975,
     "random_collect_size": 800,
@@ -28,7 +28,7 @@ CONFIG = {
     "plan": {"iterations": 3, "num_samples": 64, "num_elites": 12, "num_policy_samples": 6},
     "learn": {"update_per_collect": 4, "batch_size": 64, "learning_rate": 0.001},
     "collect": {"n_sample": 4},
-    "eval": {"evaluator": {"eval_freq": 4_200, "n_episode": 20}},
+    "eval": {"evaluator": {"eval_freq": 7_200, "n_episode": 20}},
 }
 
 

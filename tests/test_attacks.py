@@ -491,20 +491,20 @@ def test_yaml_file_with_a_tag_of_python(command: str, capsys: pytest.CaptureFixt
     assert "could not determine a constructor for the tag" in error_line([command, "--config", "forged.yaml"], capsys)
 
 
-@pytest.mark.parametrize("part", ["buffers", "fixed", "scheduler"])
+@pytest.mark.parametrize("part", ["buffers", "fixed", "tasks"])
 def test_folder_of_a_coordinator_whose_state_names_a_module(part: str) -> None:
     run = Run(config(Path("run")))
-    file, named = Path("run/coordinator/state.json"), {"type": "own", "import_names": ["hostile"]}
-    state = json.loads(file.read_text())
+    database, named = run.coordinator.run.database, {"type": "own", "import_names": ["hostile"]}
+    state = dict(database.read("state"))
     if part == "buffers":
-        state["buffers"] = {name: {**known, "cfg": named} for name, known in state["buffers"].items()}
+        buffers = {name: {**known, "cfg": named} for name, known in state["buffers"].items()}
+        database.write({("state", "buffers"): buffers})
     elif part == "fixed":
         state["fixed"]["main"]["policy"]["import_names"] = ["hostile"]
+        database.write({("state", "fixed"): state["fixed"]})
     else:
-        for task in state["scheduler"]["book"]["tasks"]:
-            task["info"]["replay_buffer_cfg"] = named
-    assert state != json.loads(file.read_text())
-    file.write_text(json.dumps(state))
+        contents = dict(database.read("contents"))
+        database.write({("contents", name): {**info, "replay_buffer_cfg": named} for name, info in contents.items()})
     with pytest.raises(NotRegisteredError, match=REFUSED):
         run.restart()
 

@@ -92,7 +92,7 @@ class DirectCalls:
             if task is None:
                 self.error(f"there is no collecting task {task_id!r} that could be done")
                 return False
-            return self.scheduler.commander.judge_collector_finish(task_id, data)
+            return bool(data.get("collector_done", False))
 
     def deal_with_collector_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
         """Record the end of a collecting or evaluating task; log an error if it is unknown.
@@ -174,7 +174,7 @@ class DirectCalls:
         about = {name: value for name, value in info.items() if name != "priority_info"}
         with self.run.lock:
             self.run.results.note_learner(about)
-            self.scheduler.commander.update_learner_info(task_id, about)
+            self.scheduler.commander.note_learner(about)
 
     def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
         """Return whether the info of a learner marks its task as done.
@@ -184,7 +184,7 @@ class DirectCalls:
         """
         with self.run.lock:
             self._learning(task_id)
-            return self.scheduler.commander.judge_learner_finish(task_id, info)
+            return bool(info.get("learner_done", False))
 
     def deal_with_learner_finish_task(self, task_id: str, finished_task: Mapping[str, Any]) -> None:
         """Record the end of a learning task.
@@ -195,6 +195,7 @@ class DirectCalls:
         with self.run.lock:
             task, info = self._learning(task_id), {"learner_done": True, **finished_task}
             self.run.results.note_learner(info)
+            self.scheduler.commander.note_learner(info)
             self.scheduler.finish(task, info)
             self.run.changed()
         self.run.commit()
@@ -203,11 +204,11 @@ class DirectCalls:
 
     def deal_with_increase_collector(self) -> None:
         """Allow one more concurrent collecting task."""
-        self._coordinator._change_space(1)
+        self._coordinator.handle("increase_collector", {})
 
     def deal_with_decrease_collector(self) -> None:
         """Allow one fewer concurrent collecting task, and close the surplus."""
-        self._coordinator._change_space(-1)
+        self._coordinator.handle("decrease_collector", {})
 
     # ------------------------------------------------------------------ helpers
 

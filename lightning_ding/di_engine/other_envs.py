@@ -145,6 +145,24 @@ def _petting_zoo(section: EnvSection) -> None:
     section.drop("act_scale", "policies map their actions from [-1, 1] to the bounds of the env")
 
 
+def _pistonball(section: EnvSection) -> None:
+    section.need("pettingzoo", "pip install 'lightning_ding[pettingzoo]'")
+    section.need("pymunk", "pip install pymunk")
+    given = section.take_id("pistonball_v6", "pistonball_v6")
+    require(given == "pistonball_v6", "env.env_id", "'pistonball_v6'", given)
+    section.take("env_family", "butterfly")
+    number = section.take("n_pistons", 20)
+    kwargs = {"n_pistons": number, "max_cycles": section.take("max_cycles", 125)}
+    kwargs |= {"continuous": bool(section.take("continuous_actions", False))}
+    kwargs |= {"global_state": "none"} if section.take("agent_obs_only", False) else {}
+    section.use("pettingzoo:pettingzoo.butterfly.pistonball_v6", individual_rewards=False, **kwargs)
+    section.wrap("lightning_ding.envs.rewards.scale_reward", train_only=True, scale=1 / (50 * number))
+    section.translated.append(f"env.env_id {given!r} -> the game of pettingzoo, with {kwargs}; images are bytes")
+    section.drop("channel_first", "networks find the axis of the channels")
+    section.drop("agent_specific_global_state", "networks see what an agent sees beside the global state themselves")
+    section.drop("act_scale", "policies map their actions from [-1, 1] to the bounds of the env")
+
+
 def _mujoco_multi(section: EnvSection) -> None:
     given = section.take("scenario", None)
     known = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "Reacher", "Swimmer", "Walker2d")
@@ -181,6 +199,7 @@ ENV_TYPES: dict[str, Callable[[EnvSection], None]] = {
     "minigrid": _minigrid,
     "mujoco_multi": _mujoco_multi,
     "petting_zoo": _petting_zoo,
+    "petting_zoo_pistonball": _pistonball,
     "pomdp": _pomdp,
     "procgen": _procgen,
 }
@@ -210,7 +229,6 @@ NOT_HERE: dict[str, str] = {
     "stocks-v0": "it is a part of dizoo, on the package gym-anytrading",
     "tabmwp": "it asks the service of OpenAI for each step",
     "metadrive": "the package metadrive-simulator has no wheel for current Pythons",
-    "petting_zoo_pistonball": "its agents see images, for which the networks of teams have no encoder",
     "smac": "the package smac is not on PyPI, and needs StarCraft II",
     "nethack": "the package nle is made for gym",
     "cityflow": "the package cityflow is not on PyPI",

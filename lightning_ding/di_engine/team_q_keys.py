@@ -11,11 +11,13 @@ from typing import Any
 from lightning_ding.di_engine.q_learning_keys import EPS_SCHEDULE
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
+    KWARGS,
     NETWORK,
     REPLAY,
     Cfg,
     Key,
     Ours,
+    is_image,
     only,
     replaced,
     same,
@@ -33,21 +35,31 @@ def _in_steps(path: str) -> Key:
     return Key(lambda value, cfg: {path: value * cfg.get("collect.unroll_len", 10)})
 
 
-def _vector(path: str) -> Key:
-    """Return a key of the size of what is seen, which is a vector here."""
+def _seen(path: str) -> Key:
+    """Return a key of the size of what is seen; of images, whose axes have another order here, the env gives it."""
 
     def ours(value: Any, _: Cfg) -> Ours:
         size = squeezed(value)
+        if isinstance(size, list) and len(size) == 3:
+            return {}
         if not isinstance(size, int):
-            raise ValueError(f"policy.{path} must be the size of a vector, as teams see vectors here, got {value!r}")
+            raise ValueError(f"policy.{path} must be the size of a vector or the shape of an image, got {value!r}")
         return {path.replace("model.obs", "model.agent_obs"): size}
 
     return Key(ours)
 
 
-def _widths(value: Any, _: Cfg) -> Ours:
-    """Return the widths of the agents' layers, whose last one is also that of their memory."""
-    return {"model.encoder_hidden_size_list": list(value), "model.core.hidden_size": value[-1]}
+def _widths(value: Any, cfg: Cfg) -> Ours:
+    """Return the widths of the agents' layers, whose last one is also that of their memory.
+
+    For images they are the channels of convolutions and the number of their features. More than 8 pixels along an axis
+    after the convolutions are averaged to 8; DI-engine's linear layer sees them all.
+    """
+    widths, memory = list(value), {"model.core.hidden_size": value[-1]}
+    if not is_image(cfg):
+        return {"model.encoder_hidden_size_list": widths, **memory}
+    kwargs = {"channels": widths[:-1], "feature_size": widths[-1], "activate_features": False}
+    return {"model.encoder_hidden_size_list": [], **{f"{KWARGS}{name}": one for name, one in kwargs.items()}, **memory}
 
 
 def _widths_and_mixer(value: Any, cfg: Cfg) -> Ours:
@@ -76,8 +88,8 @@ VDN: dict[str, Key] = {
     "collect.env_num": _OF_ENVS,
     "eval.env_num": _OF_ENVS,
     **same("model.agent_num"),
-    "model.obs_shape": _vector("model.obs_shape"),
-    "model.global_obs_shape": _vector("model.global_obs_shape"),
+    "model.obs_shape": _seen("model.obs_shape"),
+    "model.global_obs_shape": _seen("model.global_obs_shape"),
     "model.action_shape": to("model.action_shape", convert=squeezed),
     "model.hidden_size_list": Key(_widths),
     "model.lstm_type": Key(

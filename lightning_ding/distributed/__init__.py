@@ -19,7 +19,7 @@ from lightning_ding.distributed.commander.base import (
     get_parallel_commander_cls,
 )
 from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelCommander
-from lightning_ding.distributed.commander.solo import NaiveParallelCommander, SoloParallelCommander
+from lightning_ding.distributed.commander.solo import SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
@@ -77,6 +77,7 @@ _HOMES = {
     "BaseCommLearner": "di_engine.comm_learner",
     "FlaskChannel": "distributed.flask_fs.channel",
     "NaiveCollector": "di_engine.naive_collector",
+    "NaiveParallelCommander": "di_engine.parallel_commanders",
     "SendLearnInfoHook": "di_engine.parallel_forms",
     "SendPolicyHook": "di_engine.parallel_forms",
     **dict.fromkeys(
@@ -87,5 +88,5 @@ _HOMES = {
         "di_engine.comm_workers",
     ),
 }
-"""Modules of names that are imported when they are used; one of them needs an extra."""
+"""Modules of names that are imported when they are used."""
 __getattr__ = attach(__name__, _HOMES)[0]

@@ -182,6 +182,12 @@ class CoordinatorConfig:
     token_file: str | None = None
     """File with the token that every message must carry; None means ``LIGHTNING_DING_TOKEN`` from the environment, or
     the file ``token`` in the folder of the run, if there is one."""
+    certificate_file: str | None = None
+    """PEM file with a certificate for the coordinator's address, for HTTPS over ``flask_fs``; None for no TLS."""
+    key_file: str | None = None
+    """PEM file with its key; None means that ``certificate_file`` contains it."""
+    ca_file: str | None = None
+    """PEM file with the certificates that workers trust; None means those of the system."""
     max_message: int = 1_000_000
     """Maximum size of a control message, in bytes."""
     max_block: int = 2_000_000_000
@@ -335,9 +341,9 @@ class SystemConfig:
     def __post_init__(self) -> None:
         require(self.reconnect_timeout > 0, "system.reconnect_timeout", "> 0 seconds", self.reconnect_timeout)
         _require_least(self, "system", 0, "restarts")
-        for name in ("path_data", "path_policy"):
-            value = getattr(self, name)
-            allowed = f'None with the transport {self.transport!r}; "flask_fs" has such folders'
+        of_files = {"path_data": self.path_data, "path_policy": self.path_policy}
+        for name, value in {**of_files, "coordinator.certificate_file": self.coordinator.certificate_file}.items():
+            allowed = f'None with the transport {self.transport!r}; only "flask_fs" uses it'
             require(value is None or self.transport == "flask_fs", f"system.{name}", allowed, value)
         if self.collector.num == "auto":
             allowed = f'a number with the transport {self.transport!r}; "auto" follows the size of a Ray cluster'

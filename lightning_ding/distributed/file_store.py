@@ -19,7 +19,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.block_files import read_block, replacing, write_block
+from lightning_ding.distributed.block_files import LARGE, form_of, read_block, replacing, write_block
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
 from lightning_ding.utils.posix import require_posix_for_distributed
@@ -103,6 +103,14 @@ class FileStore(Store):
     @override
     def get(self, handle: Any) -> Block:
         return read_block(self._file(handle), self.max_bytes)
+
+    @override
+    def form(self, handle: Any) -> dict[str, tuple[str, tuple[int, ...]]] | None:
+        file = self._file(handle)
+        if not os.path.isfile(file) or os.path.getsize(file) < LARGE:
+            return None
+        leaves = form_of(file, self.max_bytes)
+        return {name: (str(leaf.dtype).removeprefix("torch."), leaf.shape) for name, leaf in leaves.items()}
 
     @override
     def delete(self, handle: Any) -> None:

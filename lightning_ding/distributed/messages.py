@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning_ding import __version__
 from lightning_ding.callbacks.remote import PARTS
@@ -27,6 +27,54 @@ from lightning_ding.registry import POLICY_REGISTRY
 
 LARGEST = 2**53  # largest integer that every JSON reader keeps exact
 LONGEST = 10_000  # characters of a text
+MAX_DEPTH = 32
+"""Largest depth of nested lists and objects in a message."""
+
+
+def parse_message(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body.
+
+    Raises:
+        Refusal: 400, if the body is not an object, is too deeply nested, or contains a non-finite number or an integer
+            of more than 64 bits.
+    """
+    try:
+        message = json.loads(body.decode(), parse_constant=_refuse, parse_float=_float, parse_int=_int)
+    except ValueError as error:
+        raise Refusal(400, f"the body must be JSON: {str(error)[:200]}") from error
+    except RecursionError as error:
+        raise Refusal(400, f"the body must be JSON of at most {MAX_DEPTH} levels") from error
+    if not isinstance(message, dict):
+        raise Refusal(400, f"the body must be a JSON object, got {type(message).__name__}")
+    level: list[Any] = [message]
+    for _ in range(MAX_DEPTH):
+        level = [below for value in level for below in _below(value)]
+        if not level:
+            return message
+    raise Refusal(400, f"the body must be JSON of at most {MAX_DEPTH} levels")
+
+
+def _below(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"numbers must be finite, got {constant}")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        _refuse(text[:20])
+    return number
+
+
+def _int(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**64:
+        raise ValueError(f"integers must have at most 64 bits, got {text[:20]}...")
+    return int(text)
 
 
 def text(message: Mapping[str, Any], name: str) -> str:

@@ -39,9 +39,7 @@ MESSAGES = (
 HEARTBEAT, DATA = "heartbeat", "collector_data_task"
 """Names of the messages that a coordinator answers first, and of those that wait while a snapshot is written."""
 ANSWERED_AT_ONCE = 40
-"""Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
-DATA_AT_ONCE = 24
-"""Messages with data that are answered at a time; while a snapshot is written, each of them occupies its thread."""
+"""Messages that are answered at a time over Ray; a request for a task can occupy one thread for up to a second."""
 
 DISK_WAIT = 1.0
 """Seconds between two attempts to write to a full disk."""
@@ -110,6 +108,17 @@ class Store(ABC):
             Refusal: If the handle does not belong to this store (400, or 403 for a path outside of it), there is no
                 such block (404), it is too large (413), or it is truncated or invalid (422).
         """
+
+    def form(self, handle: Any) -> dict[str, tuple[str, tuple[int, ...]]] | None:
+        """Return the types and shapes of a large block's tensors by their flat names, without reading the data.
+
+        Returns:
+            For example ``{"obs": ("float32", (64, 4))}``; None for a small block, or if the store cannot know it.
+
+        Raises:
+            Refusal: As :meth:`get`.
+        """
+        return None
 
     @abstractmethod
     def delete(self, handle: Any) -> None:

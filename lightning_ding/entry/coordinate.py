@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce, check_unused_folder
-from lightning_ding.distributed.coordinator.folder_lock import FolderLock
+from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce
+from lightning_ding.distributed.coordinator.folder import check_start, locked
 from lightning_ding.distributed.progress import REPORT, ProgressLine
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
@@ -47,8 +47,8 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
     wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     with ExitStack() as held:
         try:
-            check_unused_folder(cfg, resume)
-            held.enter_context(FolderLock(folder))
+            check_start(cfg, resume, may_have_learner=True)
+            held.enter_context(locked(folder))
             # Another program may use the port of an earlier coordinator.
             (folder / ADDRESS_FILE).unlink(missing_ok=True)
             received = held.enter_context(collected(wanted))

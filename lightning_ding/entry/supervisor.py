@@ -17,9 +17,7 @@ from typing import Any
 
 from lightning_ding.config import to_dict
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
-from lightning_ding.distributed.coordinator.folder_lock import require_unused
-from lightning_ding.distributed.coordinator.resume_config import check_folder, holds_run
+from lightning_ding.distributed.coordinator.folder import check_start, holds_run
 from lightning_ding.distributed.stop_signals import handled
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.envs.process.lifeline import lifeline
@@ -54,16 +52,14 @@ class RunSupervisor:
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
         self._restarts = cfg.system.restarts
         self._folder = Path(cfg.main.exp_name)
-        require_unused(self._folder)
-        check_folder(self._folder, resume)
-        check_continuation(cfg)
+        is_finished = check_start(cfg, resume)
         logs = self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         get_transport(cfg.system.transport).make_secret(cfg)
         config = self._folder / "config.json"
         config.write_text(json.dumps(to_dict(cfg), indent=1))
         self._result_file = self._folder / "result.json"
-        if end_of(self._folder) is None:
+        if not is_finished:
             self._result_file.unlink(missing_ok=True)
         self._earlier_result = _stamp(self._result_file)  # which the coordinator deletes when the run continues
         (self._folder / ADDRESS_FILE).unlink(missing_ok=True)

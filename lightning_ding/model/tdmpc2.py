@@ -22,6 +22,7 @@ from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import full_precision
 from lightning_ding.model.mlp import MLP
 from lightning_ding.registry import MODEL_REGISTRY
+from lightning_ding.rl.world_models import softmax
 
 LOG_STD = (-10.0, 2.0)
 """Smallest and largest logarithm of the prior's standard deviations before squashing."""
@@ -67,7 +68,7 @@ class SimNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return features, shape (..., Z), whose groups sum to 1, of ``x``, whose last axis is a multiple of V."""
         grouped: Tensor = full_precision(x).unflatten(-1, (-1, self.group))
-        return grouped.softmax(-1).flatten(-2)
+        return softmax(grouped).flatten(-2)
 
 
 @MODEL_REGISTRY.register("tdmpc2")

@@ -80,6 +80,7 @@ from .teams.team_q import TeamQConfig as TeamQConfig
 from .teams.vdn import VDNPolicy as VDNPolicy
 from .teams.wqmix import WQMIXConfig as WQMIXConfig, WQMIXPolicy as WQMIXPolicy
 from .tqc import TQCConfig as TQCConfig, TQCPolicy as TQCPolicy
+from .trpo import TRPOConfig as TRPOConfig, TRPOPolicy as TRPOPolicy
 from .xqc import XQCConfig as XQCConfig, XQCPolicy as XQCPolicy
 
 ReferencePolicy = _foreign.ReferencePolicy

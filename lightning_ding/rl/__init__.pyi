@@ -133,6 +133,7 @@ from .tensor_draws import (
     epsilon_greedy_tensor as epsilon_greedy_tensor,
     random_tensor_actions as random_tensor_actions,
 )
+from .trust_region import conjugate_gradient as conjugate_gradient, trust_region_length as trust_region_length
 from .value_scales import rescale_output as rescale_output, symexp as symexp, symlog as symlog
 from .world_models import (
     ReturnRange as ReturnRange,

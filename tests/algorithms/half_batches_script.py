@@ -65,6 +65,7 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     "dt": {},
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "ppg": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True, "aux_freq": 1}},
+    "trpo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}},
     "ppo_offpolicy": {"learn": {"value_norm": False, "adv_norm": False}},  # over the whole batch, before the update
     "ppg_offpolicy": {"learn": {"value_norm": False, "adv_norm": False, "aux_freq": 1, "batch_size": ENVS * STEPS}},
     "impala": {"unroll_len": STEPS},

@@ -142,6 +142,9 @@ ALGORITHMS = {
     "td7": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, TD7)),
     "ppo": Algorithm(config=PPO),
     "ppg": Algorithm(config=deep_merge(PPO, {"learn": {"aux_freq": 3, "aux_train_epoch": 1}})),
+    "trpo": Algorithm(
+        config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}, "learn": {"epoch_per_collect": 2, "batch_size": 8}})
+    ),
     "ppo_offpolicy": Algorithm(
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),

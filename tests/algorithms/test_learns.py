@@ -46,6 +46,7 @@ FAST_ACTOR = deep_merge(ACTOR_CRITIC, {"learn": FAST_RATES, "model": {"activatio
 FAST_Q = {"learning_rate_q": 3e-3, "learning_rate_policy": 3e-3}
 ROLLOUT: Config = {"model": {"encoder_hidden_size_list": [32], "activation": "tanh"}, "learn": {"learning_rate": 0.01}}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}})
+TRPO = deep_merge(PPO, {"model": {"share_encoder": False}, "learn": {"max_kl": 0.05}})
 SHORT: Config = {"learn_unroll_len": 2, "model": {"core": {"hidden_size": 16}}}
 SMALL_BUFFER: Config = {"replay_buffer": {"replay_buffer_size": 256}}
 CONFIGS: dict[str, Config] = {
@@ -128,6 +129,7 @@ CONFIGS: dict[str, Config] = {
     "ppo": PPO,
     "recurrent_ppo": deep_merge(PPO, SHORT),
     "ppg": deep_merge(PPO, {"learn": {"aux_freq": 4}}),
+    "trpo": TRPO,
     "ppo_offpolicy": deep_merge(
         ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
     ),
@@ -204,6 +206,7 @@ def train(
         ("ppo", 2560, "image"),
         ("recurrent_ppo", 2560, "vector"),
         ("ppg", 2560, "dict"),
+        ("trpo", 2560, "dict"),
         ("ppo_offpolicy", 2560, "vector"),
         ("ppg_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),

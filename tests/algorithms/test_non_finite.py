@@ -30,7 +30,9 @@ VARIANTS: dict[str, Config] = {  # with parts that learn by other rules than the
 EVERY = pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS, *WITHOUT_COLLECTING, *VARIANTS])
 MOVE_AS_USUAL = ("target_model.", "return_statistics.")  # in skipped updates; the latter by their finite returns
 RESCALED = {
-    **dict.fromkeys(("ppo", "ppg", "recurrent_ppo", "a2c, PopArt"), ("return_statistics.", "model.critic.layers.0.")),
+    **dict.fromkeys(
+        ("ppo", "ppg", "recurrent_ppo", "a2c, PopArt", "trpo"), ("return_statistics.", "model.critic.layers.0.")
+    ),
     **dict.fromkeys(
         ("mappo", "ippo", "recurrent_mappo", "happo"), ("return_statistics.", "model.critic.net.layers.0.")
     ),

@@ -59,7 +59,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 @EVERY
 def test_what_is_saved_has_been_trained(name: str, run: Callable[[str], Run]) -> None:
     state, is_replay = run(name).state, hasattr(run(name).datamodule, "buffer")
-    assert all(optimizer["state"] for optimizer in state["optimizers"])
+    without = -1 if name == "trpo" else None  # its last optimizer adds steps as they are
+    assert all(optimizer["state"] for optimizer in state["optimizers"][:without])
     assert state["counters"]["env_step"] >= BUDGET
     assert bool(state["buffer"]) == is_replay
 

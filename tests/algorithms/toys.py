@@ -160,6 +160,7 @@ CHOICE: dict[str, Run | str] = NO_BOX | {
     "discrete_sac": Run(1600, slow=True),
     "ppo": Run(4096),
     "ppg": Run(4096, PHASES, OF_PHASES),
+    "trpo": Run(8192),
     "recurrent_ppo": Run(4096, slow=True),
     "ppo_offpolicy": Run(6400),
     "ppg_offpolicy": Run(6400, slow=True),
@@ -196,6 +197,7 @@ TARGET: dict[str, Run | str] = NO_CHOICE | {
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
     "ppg": Run(8192, PHASES, OF_PHASES, slow=True),
+    "trpo": Run(16_384, slow=True),
     "recurrent_ppo": Run(8192, slow=True),
     "ppo_offpolicy": Run(12_800),
     "ppg_offpolicy": Run(12_800, slow=True),
@@ -241,7 +243,7 @@ OF_HINDSIGHT = "the buffer draws single steps without priorities"
 RARELY_COPIED = deep_merge(HINDSIGHT, {"learn": {"target_update_freq": 500}})
 OF_GAPS = "values of actions differ by 1 %, which a head with a hidden layer tells apart for targets that stay longer"
 GOALS: dict[str, Run | str] = {
-    **without(["ppo", "ppg", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
+    **without(["ppo", "ppg", "trpo", "recurrent_ppo", "a2c", "pqn", "pg"], "it has no replay buffer"),
     **without(
         ["ppo_offpolicy", "ppg_offpolicy", "impala", "acer", "r2d2", "ngu", "dreamerv3", "tdmpc2"],
         "it needs a buffer of sequences or of its own policy's steps",
@@ -334,6 +336,7 @@ BY_DEFAULT: dict[str, Run | str] = NO_VALUES | {
     "calql": Run(200, FEW_ACTIONS, OF_MANY_ACTIONS, slow=True),
     "ppo": Run(8192),
     "ppg": Run(8192, PHASES, OF_PHASES),
+    "trpo": Run(8192),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS, slow=True),
     "ppo_offpolicy": Run(8192),
     "ppg_offpolicy": Run(8192, slow=True),
@@ -394,7 +397,9 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
         slow=True,
     ),
     "bro": Run(2000, deep_merge(NO_ENTROPY, SMALL_BRO), f"{OF_BLOCKS}; {OF_ENTROPY}", slow=True),
-    "td7": Run(2000, COPIED_SOON, OF_COPIES, slow=True),
+    "td7": Run(
+        3000, COPIED_SOON, f"{OF_COPIES}; each copy is one backup, and 20 of them leave 0.9^20 of a value", slow=True
+    ),
     "td3_bc": Run(1000, FOLLOWED, OF_TARGETS),
     "iql": Run(1000, FOLLOWED, OF_TARGETS),
     "awac": Run(1000, FOLLOWED, OF_TARGETS),
@@ -412,6 +417,7 @@ EXACT: dict[str, Run | str] = NO_VALUES | {
     ),
     "ppo": Run(8192),
     "ppg": Run(8192, PHASES, OF_PHASES),
+    "trpo": Run(8192),
     "recurrent_ppo": Run(8192, OWN_UNITS, OF_UNITS),
     "ppo_offpolicy": Run(12_800),
     "ppg_offpolicy": Run(12_800, slow=True),

@@ -8,13 +8,14 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.capacity import Fleet, cpu_of_programs, is_served
+from benchmarks.capacity import UNLIMITED, Fleet, cpu_of_programs, is_served, measure, show
 from benchmarks.crowd import sizes
 from benchmarks.footprint import descendants
 from benchmarks.measured_coordinator import DiskMeter
@@ -148,6 +149,17 @@ def test_simulated_block_is_one_that_the_store_reads(tmp_path: Path) -> None:
     assert block.tensors["obs"].shape == (ROWS, 4)
     assert block.tensors["terminated"].dtype == torch.bool
     assert len(list((tmp_path / "data").iterdir())) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("cc") is None, reason="cc makes the disk slow")
+@pytest.mark.parametrize("fsync_ms", [0.0, 50.0])
+def test_thousand_collectors_get_answers_within_a_second_on_a_slow_disk_too(fsync_ms: float) -> None:
+    found = measure("flask_fs", 1000, 10.0, 30.0, UNLIMITED, fsync_ms)
+    print(show(f"fsync + {fsync_ms:g} ms", found))
+    assert is_served(found, wanted=100.0)
+    assert found["block_ms"]["p99"] < 1000
+    assert found["switches_per_block"] < 40
 
 
 @pytest.mark.slow

@@ -88,6 +88,12 @@ def envs_of(kind: str, **entries: Any) -> Any:
                 "max_episode_steps": 500,
             },
         ),
+        (
+            "petting_zoo_pistonball",
+            {"env_family": "butterfly", "env_id": "pistonball_v6", "n_pistons": 10, "agent_obs_only": False},
+            "pettingzoo:pettingzoo.butterfly.pistonball_v6",
+            {"n_pistons": 10, "max_cycles": 125, "continuous": False, "individual_rewards": False},
+        ),
     ],
 )
 def test_section_becomes_an_env(kind: str, entries: dict[str, Any], env: str, kwargs: dict[str, Any]) -> None:
@@ -96,9 +102,17 @@ def test_section_becomes_an_env(kind: str, entries: dict[str, Any], env: str, kw
     assert found.warnings == ()
 
 
+def test_rewards_of_pistonball_are_scaled_for_learning_alone() -> None:
+    found = envs_of("petting_zoo_pistonball", n_pistons=10).datamodule
+    scale = {"class_path": "lightning_ding.envs.rewards.scale_reward", "init_args": {"scale": 1 / 500}}
+    assert found["train_wrappers"] == [scale]
+    assert "wrappers" not in found
+
+
 def test_every_type_has_a_test_here() -> None:
     assert set(ENV_TYPES) == {"bitflip", "bsuite", "d4rl", "dmc2gym", "gym_hybrid", "minigrid", "mujoco_multi"} | {
         "petting_zoo",
+        "petting_zoo_pistonball",
         "pomdp",
         "procgen",
     }
@@ -138,6 +152,7 @@ def test_images_of_dmc2gym_are_stacked() -> None:
         ("gobigger", {}, "the game of several agents 'gobigger'"),
         ("petting_zoo", {"n_agent": 3, "n_landmark": 2}, r"env\.n_landmark must be 3, as env\.n_agent"),
         ("petting_zoo", {"env_id": "pistonball_v6"}, r"env\.env_id must be 'simple_spread_v2'"),
+        ("petting_zoo_pistonball", {"env_id": "pistonball_v4"}, r"env\.env_id must be 'pistonball_v6'"),
         (
             "mujoco_multi",
             {"scenario": "Cheetah-v2"},

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lightning_ding.di_engine.env_types import translate_envs
+from lightning_ding.di_engine.serial import serial_pipeline
 from lightning_ding.envs import make_vector_env
 
 RECORDED = json.loads(Path(__file__).with_name("ding_simple_spread.json").read_text())
@@ -70,3 +71,37 @@ def test_agents_of_mujoco_see_what_they_see_in_di_engine() -> None:
         seen: Any = env.single_observation_space
         assert seen["agent_state"].shape == (2, size)  # the shapes of dizoo's configs
         env.close()
+
+
+def test_pistonball_of_dizoo_runs_with_its_images() -> None:
+    """The config is dizoo's ``ptz_pistonball_qmix_config.py`` with fewer pistons, steps and channels."""
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pymunk")
+    main = {
+        "env": {
+            **{"env_family": "butterfly", "env_id": "pistonball_v6", "n_pistons": 2, "max_cycles": 6},
+            **{"agent_obs_only": False, "continuous_actions": False, "manager": {"shared_memory": False}},
+            **{"collector_env_num": 2, "evaluator_env_num": 1, "n_evaluator_episode": 1, "stop_value": 1e6},
+        },
+        "policy": {
+            "cuda": False,
+            "model": {
+                **{"agent_num": 2, "obs_shape": (3, 457, 120), "global_obs_shape": (3, 560, 160), "action_shape": 3},
+                **{"hidden_size_list": [4, 4, 4, 16], "mixer": True},
+            },
+            "learn": {
+                **{"update_per_collect": 1, "batch_size": 2, "learning_rate": 0.0001, "clip_value": 5},
+                **{"target_update_theta": 0.001, "discount_factor": 0.99, "double_q": True},
+            },
+            "collect": {"n_sample": 2, "unroll_len": 5, "env_num": 2},
+            "eval": {"env_num": 1},
+            "other": {
+                "eps": {"type": "exp", "start": 1.0, "end": 0.05, "decay": 100000},
+                "replay_buffer": {"replay_buffer_size": 8},
+            },
+        },
+    }
+    create = {"env": {"type": "petting_zoo_pistonball"}, "env_manager": {"type": "base"}, "policy": {"type": "qmix"}}
+    policy: Any = serial_pipeline((main, create), seed=0, max_env_step=30)
+    assert policy.model.agents.images.layers is not None
+    assert policy.model.mixer.first_bias.in_features == 16  # features of the image of the whole game

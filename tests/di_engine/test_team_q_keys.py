@@ -67,9 +67,17 @@ def test_qmix_without_a_mixer_is_vdn() -> None:
     assert without_mixer("dqn", {}) == "dqn"
 
 
-def test_agents_that_see_images_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"policy\.model\.obs_shape must be the size of a vector"):
-        translated({**POLICY, "model": MODEL | {"obs_shape": (3, 64, 64)}}, "qmix")
+def test_widths_of_agents_that_see_images_are_those_of_the_encoder() -> None:
+    shapes = {"obs_shape": (3, 64, 64), "global_obs_shape": (3, 80, 96), "hidden_size_list": [8, 16, 16, 32]}
+    model = create_policy({"type": "qmix", **translated({**POLICY, "model": MODEL | shapes}, "qmix")}).config.model
+    assert (model.agent_obs_shape, model.global_obs_shape) == (None, None)  # the env has the channels last
+    assert dict(model.encoder_kwargs) == {"channels": (8, 16, 16), "feature_size": 32, "activate_features": False}
+    assert (list(model.encoder_hidden_size_list), model.core.hidden_size, model.mixing_embed_dim) == ([], 32, 32)
+
+
+def test_shape_that_is_neither_a_vector_nor_an_image_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"policy\.model\.obs_shape must be the size of a vector or the shape of an"):
+        translated({**POLICY, "model": MODEL | {"obs_shape": (64, 64)}}, "qmix")
 
 
 @pytest.mark.parametrize("kind", NAMES)

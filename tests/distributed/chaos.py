@@ -243,6 +243,7 @@ def check_rows(folder: Path) -> dict[str, int]:
     """See that a stopped run has kept all that it acknowledged to its collectors: steps that were taken, each once."""
     run = folder / "run"
     coordinator = Coordinator(read_config(run / "config.json"), FileStore(run / "data"), resume=True)
+    coordinator.run.database.close()  # for the next process
     (replay,) = coordinator.run.replays.values()
     storage = replay.buffer._storage  # type: ignore[attr-defined]
     rows = storage.gather(np.arange(storage.count), 1, 1.0)

@@ -15,8 +15,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from lightning_ding.distributed.block_files import MAX_DEPTH, flatten, read_block, unflatten, write_block
+from lightning_ding.distributed.block_files import MAX_DEPTH, flatten, form_of, read_block, unflatten, write_block
 from lightning_ding.distributed.transport import Refusal
+from tests.processes import run
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 LARGE = 10_000_000
@@ -188,6 +189,72 @@ def test_a_file_is_refused_for_its_size_before_it_is_read(tmp_path: Path) -> Non
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     assert refused(tmp_path / "huge") == 413
+
+
+def sparse(file: Path, size: int, header: dict[str, Any] | None = None) -> None:
+    """Write a file whose data occupy neither the disk nor, until they are read, memory."""
+    with file.open("wb") as opened:
+        opened.write(b"" if header is None else safetensors(header))
+        opened.truncate(opened.tell() + size)
+
+
+READING = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from lightning_ding.distributed.block_files import read_block
+from lightning_ding.distributed.transport import Refusal
+from tests.processes import run
+def read(file):
+    try:
+        return read_block(file, 2_000_000_000).tensors["x"].shape[0]
+    except Refusal as refusal:
+        return refusal.status
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with ThreadPoolExecutor(3) as pool:
+    print(*pool.map(read, sys.argv[1:]))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def reading_together(files: list[Path]) -> tuple[list[int], int]:
+    """Return lengths or statuses of files that a process reads at the same time, and the MiB that it needs for it."""
+    found, memory = run("-c", READING, *files).splitlines()
+    return list(map(int, found.split())), int(memory)
+
+
+def test_sparse_files_without_a_fitting_header_need_no_memory(tmp_path: Path) -> None:
+    size, files = 900_000_000, [tmp_path / str(number) for number in range(3)]
+    sparse(files[0], size)
+    sparse(files[1], size, {"x": {"dtype": "U8", "shape": [size - 1], "data_offsets": [0, size - 1]}})
+    sparse(files[2], size, {"x": {"dtype": "F32", "shape": [size], "data_offsets": [0, size]}})
+    found, memory = reading_together(files)
+    assert found == [422] * 3
+    assert memory < 50
+
+
+def test_large_files_are_read_one_after_the_other_and_once(tmp_path: Path) -> None:
+    size, files = 100_000_000, [tmp_path / str(number) for number in range(3)]
+    for file in files:
+        sparse(file, size, {"x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+    found, memory = reading_together(files)
+    assert found == [size] * 3
+    assert size / 2**20 < memory < 1.5 * size / 2**20
+
+
+def test_form_of_a_block_is_read_without_its_data(tmp_path: Path) -> None:
+    size = 1 << 40
+    sparse(tmp_path / "b", size, {"x": {"dtype": "F32", "shape": [size // 8, 2], "data_offsets": [0, size]}})
+    assert form_of(tmp_path / "b", 2 * size) == {"x": (torch.float32, (size // 8, 2), 0, size)}
+    with pytest.raises(Refusal, match="413"):
+        form_of(tmp_path / "b", size)
+
+
+def test_tensors_at_odd_places_of_a_file_are_read(tmp_path: Path) -> None:
+    content = {"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    content |= {"b": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]}}
+    (tmp_path / "b").write_bytes(safetensors(content, b"\x07" + np.array([1.5, -2], np.float32).tobytes()))
+    read = read_block(tmp_path / "b", LARGE).tensors
+    assert (read["a"].tolist(), read["b"].tolist()) == ([7], [1.5, -2.0])
 
 
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:

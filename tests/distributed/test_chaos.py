@@ -71,6 +71,7 @@ def buffer_of(folder: Path) -> tuple[dict[str, Any], int]:
     run = folder / "run"
     cfg = read_config(run / "config.json", ["system.collector.num=1"])  # "auto" needs a cluster
     coordinator = Coordinator(cfg, FileStore(run / "data"), resume=True)
+    coordinator.run.database.close()  # for the next process
     (replay,) = coordinator.run.replays.values()
     storage = replay.buffer._storage  # type: ignore[attr-defined]
     return storage.gather(np.arange(storage.count), 1, 1.0), replay.counts.env_step

@@ -110,7 +110,7 @@ def test_entrypoint_of_the_job_starts_or_resumes_the_run(
     command = shlex.split(job["spec"]["entrypoint"].replace("/runs/", f"{folder}/"))
     if resumes:
         (folder / "dqn" / "coordinator").mkdir(parents=True)
-        (folder / "dqn" / "coordinator" / "state.json").touch()
+        (folder / "dqn" / "coordinator" / "run.db").touch()
 
     (arguments,) = calls_of(command, calls)
 
@@ -136,7 +136,7 @@ def test_script_for_ray_on_slurm_starts_or_resumes_the_run(
     folder = calls.parent / "runs" / "dqn"
     if resumes:
         (folder / "coordinator").mkdir(parents=True)
-        (folder / "coordinator" / "state.json").touch()
+        (folder / "coordinator" / "run.db").touch()
 
     (arguments,) = calls_of(["bash", "-c", SCRIPTS[0]], calls)
 
@@ -199,7 +199,7 @@ def test_coordinator_that_dies_after_it_has_written_its_state_is_resumed(
     calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls.with_suffix(".coordinator").write_text("1\n")
-    state = calls.parent / "runs" / "dqn" / "coordinator" / "state.json"
+    state = calls.parent / "runs" / "dqn" / "coordinator" / "run.db"
     script = SCRIPTS[1].replace("    sleep 5", f"    mkdir -p {state.parent}; touch {state}")
 
     found = calls_of(["bash", "-c", script + "\nwait"], calls)

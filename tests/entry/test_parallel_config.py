@@ -130,7 +130,7 @@ def test_config_that_was_written_is_read_as_it_was(file: Path) -> None:
 def test_folder_with_a_run_needs_resume_or_another_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: old}")
     Path("old/coordinator").mkdir(parents=True)
-    Path("old/coordinator/state.json").touch()
+    Path("old/coordinator/run.db").touch()
     line = error_of("parallel", "--config", file, capsys=capsys)
     assert "main.exp_name='old' contains a run: --resume continues it, a finished one with a larger limit" in line
 
@@ -157,14 +157,14 @@ def test_coordinator_that_finds_nothing_to_resume_ends_in_one_line_and_writes_no
         "error: main.exp_name='misspelt' contains no run to resume: start without --resume, or correct main.exp_name"
     )
     assert not Path("misspelt").exists()
-    entry = Path("misspelt/coordinator/journal/buffer/000000000001_a_0.json")
+    entry = Path("misspelt/coordinator/journal/buffer/000000000001_a_0.safetensors")
     entry.parent.mkdir(parents=True)
     entry.touch()
     for options in ([], ["--resume"]):
         for command in ("coordinator", "parallel"):
             line = error_of(command, "--config", file, *options, capsys=capsys)
             assert (
-                f"contains files of a run, such as {entry.relative_to('misspelt')}, but not coordinator/state" in line
+                f"contains files of a run, such as {entry.relative_to('misspelt')}, but not coordinator/run.db" in line
             )
     assert [one for one in Path("misspelt").rglob("*") if one.is_file()] == [entry]
 

@@ -69,7 +69,7 @@ def test_worker_with_another_folder_ends_with_one_line(role: str, folder: Path) 
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("token_file={}/wrong", "401: Unauthorized: missing or wrong token"),
+        ("token_file={}/wrong", "401: missing or wrong token"),
         pytest.param("channel=3", "403: the channel must be 0, got '3'", marks=pytest.mark.slow),
     ],
 )

@@ -16,7 +16,8 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.finished_run import limits_of
+from lightning_ding.distributed.coordinator.folder import database_of
+from lightning_ding.distributed.coordinator.resume import limits_of
 from lightning_ding.distributed.flask_fs.auth import read_token
 from lightning_ding.entry import supervisor, supervisor as child
 from lightning_ding.entry.supervisor import RunFailedError, RunSupervisor
@@ -47,7 +48,7 @@ def write_state(folder: Path, end: dict[str, Any] | None = None) -> None:
     """Write the state of a run; with the record of its end, that of a finished one."""
     (folder / "coordinator").mkdir(parents=True)
     state: dict[str, Any] = {"scheduler": {}, "results": {}, "buffers": {}, "fixed": {}, "finished": end}
-    (folder / "coordinator" / "state.json").write_text(json.dumps(state))
+    database_of(folder).write({("state", name): value for name, value in state.items()})
 
 
 def starts(folder: Path, role: str) -> list[str]:

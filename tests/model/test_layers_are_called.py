@@ -108,7 +108,7 @@ def valued_team(model: Any) -> Any:
     if hasattr(model, "mix_central"):
         found.append(model.mix_central(output["central"].amax(-1), steps))
     if hasattr(model, "joint"):
-        state, alive = steps["agent_state"].flatten(2), torch.ones(3, BATCH, 2)
+        state, alive = model.state_of(steps), torch.ones(3, BATCH, 2)
         found += [model.joint(output["feature"], output["logit"].argmax(-1), alive, state), model.joint.of_state(state)]
     return found
 

@@ -20,9 +20,9 @@ from lightning_ding.policy import SACPolicy, create_policy
 from lightning_ding.worker.players import check_players
 from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING
 
-NAMES = ["ppo", "a2c", "ppg", "sac", "cql", "calql", "tqc"]
+NAMES = ["ppo", "a2c", "ppg", "trpo", "sac", "cql", "calql", "tqc"]
 OTHERS = ["mbpo", "dreamerv3", "tdmpc2"]  # SAC itself, and a model with sections of its own
-ON_POLICY = ("ppo", "a2c", "ppg")
+ON_POLICY = ("ppo", "a2c", "ppg", "trpo")
 OBS = torch.linspace(-1, 1, 12).reshape(4, 3)
 BOX, TORQUES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
 
@@ -161,7 +161,7 @@ def test_entropy_and_density_train_the_deviations_of_the_weights() -> None:
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS | WITHOUT_COLLECTING if name not in (*NAMES, *OTHERS)])
 def test_policies_without_such_noise_name_those_that_have_it(name: str) -> None:
     with pytest.raises(
-        ValueError, match=r"model.use_sde' does not exist here: ppo, a2c, ppg, sac, cql and tqc explore"
+        ValueError, match=r"model.use_sde' does not exist here: ppo, a2c, ppg, trpo, sac, cql and tqc explore"
     ):
         create_policy({"type": name, "model": {"use_sde": True}})
 

@@ -46,6 +46,7 @@ CARTPOLE = {
     "recurrent_ppo": 400,
     "ppo": 475,
     "ppg": 475,
+    "trpo": 475,
     "ppo_offpolicy": 450,
     "ppg_offpolicy": 450,
     "impala": 450,

@@ -119,7 +119,7 @@ def test_schedule_refuses_what_makes_none(arguments: dict[str, Any], message: st
         Schedule(**{"type": "linear", "start": 1.0, "end": 0.0, **arguments})
 
 
-OWN_STEPS = {"mbpo": -1}  # the last optimizer has a section of its own
+OWN_STEPS = {"mbpo": -1, "trpo": -1}  # the last optimizer has a separate section, or takes steps as they are
 
 
 def shaped(name: str, **learn: Any) -> Any:

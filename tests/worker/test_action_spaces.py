@@ -93,7 +93,7 @@ def test_actions_of_a_network_are_in_the_box_whatever_its_type_and_bounds(
 @pytest.mark.parametrize("name", [*ALGORITHMS, *WITHOUT_COLLECTING])
 def test_every_policy_sends_actions_of_the_action_space(name: str) -> None:
     given_spaces = dict(BOXES) if name in CONTINUOUS_ONLY else dict(CHOICES)
-    if name in ("ppo", "ppg", "a2c", "pg", "bc", "impala", "ppo_offpolicy", "ppg_offpolicy", "recurrent_ppo"):
+    if name in ("ppo", "ppg", "trpo", "a2c", "pg", "bc", "impala", "ppo_offpolicy", "ppg_offpolicy", "recurrent_ppo"):
         given_spaces |= {**BOXES, "hybrid": HYBRID}
     obs = torch.cat([torch.randn(3, 3), 1e4 * torch.randn(5, 3)])  # far away, where networks saturate
     for kind, space in given_spaces.items():

@@ -6,12 +6,11 @@ from lightning_ding.distributed.commander.base import (
     get_parallel_commander_cls,
 )
 from lightning_ding.distributed.commander.one_vs_one import League, OneVsOneParallelCommander
-from lightning_ding.distributed.commander.solo import NaiveParallelCommander, SoloParallelCommander
+from lightning_ding.distributed.commander.solo import SoloParallelCommander
 
 __all__ = [
     "BaseParallelCommander",
     "League",
-    "NaiveParallelCommander",
     "OneVsOneParallelCommander",
     "SoloParallelCommander",
     "create_parallel_commander",

@@ -7,7 +7,7 @@ probability p gets the weight (1 - p)^2, so that strong opponents are drawn ofte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from lightning_ding.config import ConfigLike
 from lightning_ding.distributed.commander.base import TaskInfo
 from lightning_ding.distributed.commander.solo import SoloParallelCommander
 from lightning_ding.distributed.config import LeagueConfig, ParallelConfig
+from lightning_ding.distributed.transport import Role
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 
 
@@ -38,7 +39,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
     def __init__(self, cfg: ConfigLike[ParallelConfig] = None) -> None:
         super().__init__(cfg)
         self.league = League(self.config.system.coordinator.commander.league, self.config.main.seed)
-        self._opponents: dict[str, str] = {}  # opponents of the running tasks
         self._next_is_random = True  # opponent of the next evaluation
         self._reached = False
         self._beaten = False
@@ -46,24 +46,23 @@ class OneVsOneParallelCommander(SoloParallelCommander):
     # ------------------------------------------------------------------ tasks
 
     @override
-    def _collecting_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
+    def _collecting_task(self, policy_id: str, buffer_id: str) -> TaskInfo:
         kind, former = self.league.draw()
         opponent = {"itself": policy_id, "random": RANDOM, "former": former}[kind]
         paths, flags = [policy_id, str(opponent)], [True, kind == "itself"]
-        self._opponents[task_id] = paths[1]
-        return self._collector_task(task_id, buffer_id, paths, flags, self.league.config.task_episodes)
+        return self._collector_task(buffer_id, paths, flags, self.league.config.task_episodes)
 
     @override
-    def _evaluation_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
+    def _evaluation_task(self, policy_id: str, buffer_id: str) -> TaskInfo:
         hardest = self.league.hardest()
         opponent = RANDOM if self._next_is_random or hardest is None else hardest
         self._next_is_random = opponent != RANDOM
-        self._opponents[task_id] = opponent
-        return self._collector_task(task_id, buffer_id, [policy_id, opponent], [True, False], evaluates=True)
+        return self._collector_task(buffer_id, [policy_id, opponent], [True, False], evaluates=True)
 
     @override
-    def needed_policies(self) -> set[str]:
-        return super().needed_policies() | set(self.league.players) | (set(self._opponents.values()) - {RANDOM})
+    def needed_policies(self, tasks: Collection[TaskInfo]) -> set[str]:
+        opponents = {task["opponent"] for task in tasks} - {RANDOM}
+        return super().needed_policies(tasks) | set(self.league.players) | opponents
 
     @override
     def wants_snapshot(self, policy_id: str, policy_version: int) -> str | None:
@@ -73,21 +72,15 @@ class OneVsOneParallelCommander(SoloParallelCommander):
     # ------------------------------------------------------------------ ends of tasks
 
     @override
-    def finish_collector_task(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        opponent = self._opponents.pop(task_id, None)
-        if opponent is not None and "result" in info:
-            self.league.record(opponent, info["result"])
-        return super().finish_collector_task(task_id, {**info, "opponent": opponent})
+    def finish(self, role: Role, task: TaskInfo, info: Mapping[str, Any]) -> bool:
+        if "result" in info:
+            self.league.record(task["opponent"], info["result"])
+        return super().finish(role, task, info)
 
     @override
-    def notify_fail_collector_task(self, task_id: str) -> None:
-        self._opponents.pop(task_id, None)
-        super().notify_fail_collector_task(task_id)
-
-    @override
-    def _is_over(self, info: Mapping[str, Any]) -> bool:
-        if info["opponent"] == RANDOM:
-            self._reached = super()._is_over(info)
+    def _is_over(self, task: TaskInfo, info: Mapping[str, Any]) -> bool:
+        if task["opponent"] == RANDOM:
+            self._reached = super()._is_over(task, info)
         else:
             result = info["result"]
             games = result["wins"] + result["draws"] + result["losses"]
@@ -100,7 +93,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
             "league": self.league.state_dict(),
-            "opponents": dict(self._opponents),
             "next_is_random": self._next_is_random,
             "reached": self._reached,
             "beaten": self._beaten,
@@ -110,7 +102,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.league.load_state_dict(state["league"])
-        self._opponents = dict(state["opponents"])
         self._next_is_random = state["next_is_random"]
         self._reached, self._beaten = state["reached"], state["beaten"]
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,20 @@ from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig, read_run
 from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint, WorkerEndpoint
-from lightning_ding.distributed.coordinator.finished_run import check_continuation
-from lightning_ding.distributed.coordinator.folder_lock import FolderLock, require_unused
-from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
+from lightning_ding.distributed.coordinator.folder import check_start, locked
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
-from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
+from lightning_ding.distributed.transport import (
+    ADDRESS_FILE,
+    DATA,
+    HEARTBEAT,
+    MESSAGES,
+    Message,
+    Refusal,
+    Server,
+    Store,
+    get_transport,
+)
 from lightning_ding.utils.foreign import foreign
 
 logger = logging.getLogger(__name__)
@@ -67,7 +76,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config: ParallelConfig = read_run(cfg)
-        self._lock = FolderLock(Path(self.config.main.exp_name))
+        self._held = ExitStack()  # the lock of the folder
         self._server: Server | None = None
         self._listens = store is None
         try:
@@ -76,7 +85,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             made = commander if commander is not None else create_parallel_commander(self.config)
             super().__init__(RunState(settings, made, store, resume, clock))
         except Exception:
-            self._lock.release()
+            self._held.close()
             raise
         self._is_closed = False
         section = self.config.system.coordinator
@@ -103,7 +112,8 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         if not isinstance(message, Mapping):
             raise Refusal(400, f"a message must be an object, got {type(message).__name__}")
         answer = method(message)
-        self.run.commit()
+        if name != HEARTBEAT:  # which changes nothing, and must not wait for a slow disk
+            self.run.commit(others=name != DATA)  # blocks do not depend on changes of others
         return answer
 
     _direct_calls: Any = None
@@ -173,7 +183,8 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             self.run.finish()
         else:
             self.save()
-        self._lock.release()
+        self.run.database.close()
+        self._held.close()
 
     def _prepare_to_listen(self, resume: bool) -> Store:
         """Return the store of the transport, after checking its settings and the folder."""
@@ -181,8 +192,8 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         allowed = f"given with the transport {self.config.system.transport!r}, which starts all processes itself"
         require(not transport.runs_alone, "store", allowed, None)
         transport.check(self.config)
-        check_unused_folder(self.config, resume)
-        self._lock.acquire()
+        check_start(self.config, resume, may_have_learner=True)
+        self._held.enter_context(locked(Path(self.config.main.exp_name)))
         transport.make_secret(self.config)
         return transport.make_store(self.config)
 
@@ -244,7 +255,8 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
     def answer_set_collectors(self, message: Message) -> Message:
         """Allow ``n`` concurrent collecting tasks, and close the surplus; the same message again changes nothing."""
         number = messages.whole(message, "n")
-        return self._set_space(lambda space: number)
+        with self.run.lock:
+            return self._change_space(number - self.scheduler.spaces["collector"])
 
     def answer_shutdown(self, message: Message) -> Message:
         """End the run."""
@@ -254,36 +266,13 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         return {}
 
     def _change_space(self, amount: int) -> Message:
-        return self._set_space(lambda space: space + amount)
-
-    def _set_space(self, wanted: Callable[[int], int]) -> Message:
-        """Allow so many concurrent collecting tasks as a function of their present number returns."""
         with self.run.lock:
-            space = self.scheduler.commander.collector_task_space.size
-            amount = wanted(space) - space
+            space = self.scheduler.spaces["collector"]
             if amount > 0 and space + amount > MAX_TASKS:
                 raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
             space = self.scheduler.change_space(amount)
             self.run.changed()
-        self.run.commit()
         return {"collector_task_space": space}
-
-
-def check_unused_folder(config: ParallelConfig, resume: bool) -> None:
-    """Check that a coordinator can start in the folder of a run, before anything is written there.
-
-    Args:
-        config: Config of the run.
-        resume: Whether a run is to be resumed.
-
-    Raises:
-        ValueError: If another coordinator uses the folder, it holds files of another run and ``resume`` is false, or no
-            run that can be continued and ``resume`` is true.
-    """
-    folder = Path(config.main.exp_name)
-    require_unused(folder)
-    check_folder_of_coordinator(folder, resume)
-    check_continuation(config)
 
 
 def announce(folder: Path, server: Server) -> None:

@@ -69,15 +69,16 @@ class Endpoint:
         self.scheduler.book.renew(messages.text(message, "worker_id"))
         return self.scheduler.book.is_over(messages.text(message, "run_id"))
 
-    def _finish(self, task: Task, info: Mapping[str, Any], is_done: bool) -> None:
-        """End a task, or release it for another worker."""
-        if not is_done:
+    def _finish(self, task: Task, info: Mapping[str, Any]) -> bool:
+        """End a task that its info marks as done, or release it for another worker; return whether it is done."""
+        if not info.get(f"{task.role}_done", False):
             self.scheduler.release(task)
-            return
+            return False
         try:
             self.scheduler.finish(task, info)
         except (KeyError, TypeError, ValueError) as error:
             raise Refusal(400, f"info is not the finish info of a {task.role}: {error!r}") from error
+        return True
 
 
 class WorkerEndpoint(Endpoint):
@@ -96,9 +97,9 @@ class WorkerEndpoint(Endpoint):
         role: Any = messages.text(message, "role")
         if role not in ROLES:
             raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
-        worker_id, resource = messages.text(message, "worker_id"), messages.mapping(message, "resource")
+        messages.mapping(message, "resource")
         with self.run.lock:
-            self.scheduler.book.connect(worker_id, role, resource)
+            self.scheduler.book.connect(messages.text(message, "worker_id"), role)
         return {"lease": self.scheduler.book.lease}
 
     def answer_heartbeat(self, message: Message) -> Message:
@@ -184,6 +185,8 @@ class CollectorEndpoint(Endpoint):
             replay = self.run.replay(task.buffer_id)
             newest, forced = self.run.newest(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
+            if serials.get(task.info["collector_cfg"]["policy_update_path"][0], newest.since) < newest.since:
+                metadata["is_former"] = True  # the same version may be of other weights
             pause = self._pause()
         wait, data_id = max(replay.collector_wait(), pause), messages.handle(message, "data_id", "data")
         try:
@@ -192,12 +195,10 @@ class CollectorEndpoint(Endpoint):
         except OSError as error:
             logger.error("data of %s cannot be written: %s", sender.run_id, error)
             verdict, wait = "wait", DISK_WAIT
+        holds = self._holds(task, sender.run_id, replay)
         with self.run.lock:
             if verdict == "accepted":
                 self._note_data(task, is_progress=data_id is not None or metadata["samples_elsewhere"] > 0)
-            working, newest = self.scheduler.working(), self.run.newest(task.buffer_id)
-        holds = replay.holds(sender.run_id, working, newest)  # without the lock, because a snapshot may be written
-        with self.run.lock:
             taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate", "hold": holds}
             return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay, serials)}
 
@@ -206,9 +207,8 @@ class CollectorEndpoint(Endpoint):
         serials = read_serials(message)
         with self.run.lock:
             task = self._collecting(message)
-            replay, newest = self.run.replay(task.buffer_id), self.run.newest(task.buffer_id)
-            working, pause = self.scheduler.working(), self._pause()
-        holds = replay.holds(str(task.run_id), working, newest)
+            replay, pause = self.run.replay(task.buffer_id), self._pause()
+        holds = self._holds(task, messages.text(message, "run_id"), replay)
         wait = max(replay.rollout_wait(), pause) if holds else 0.0
         with self.run.lock:
             return {"hold": holds, "wait": wait, **self._settings(task, replay, serials)}
@@ -218,8 +218,7 @@ class CollectorEndpoint(Endpoint):
         with self.run.lock:
             if not self._is_over(message):
                 task, info = self._owned(message, "collector"), messages.mapping(message, "info")
-                is_done = self.scheduler.commander.judge_collector_finish(task.task_id, info)
-                self._finish(task, info, is_done)
+                is_done = self._finish(task, info)
                 if is_done and task.is_evaluation:
                     self.run.results.note_evaluation(info, self.run.env_step())
                 self.run.changed()
@@ -231,6 +230,17 @@ class CollectorEndpoint(Endpoint):
         if task.is_evaluation:
             raise Refusal(400, f"the task {task.task_id} is an evaluation, which sends no data")
         return task
+
+    def _holds(self, task: Task, run_id: str, replay: Replay) -> bool:
+        """Return whether a collector waits for newer weights.
+
+        The lock of the run must not be held, because a snapshot may be written.
+        """
+        if replay.intake.rollout is None:
+            return False
+        with self.run.lock:
+            working, newest = self.scheduler.working(), self.run.newest(task.buffer_id)
+        return replay.holds(run_id, working, newest)
 
     def _settings(self, task: Task, replay: Replay, known: dict[str, int]) -> Message:
         """Return the settings with which a collector continues.
@@ -378,7 +388,7 @@ class LearnerEndpoint(Endpoint):
             weights.write()  # if that failed for an earlier copy of this message
         self.run.commit()  # before weights are deleted that this snapshot may replace
         with self.run.lock:
-            weights.keep_only(commander.needed_policies())
+            weights.keep_only(commander.needed_policies(self.scheduler.contents("collector")))
             return {"serial": weights.serials()[policy_id]}
 
     def answer_learner_close_task(self, message: Message) -> Message:
@@ -387,7 +397,7 @@ class LearnerEndpoint(Endpoint):
             if not self._is_over(message):
                 task, info = self._owned(message, "learner"), read_info(message)
                 self._note_info(task, info)
-                self._finish(task, info, self.scheduler.commander.judge_learner_finish(task.task_id, info))
+                self._finish(task, info)
                 self.run.changed()
         return {}
 
@@ -431,7 +441,7 @@ class LearnerEndpoint(Endpoint):
 
     def _note_info(self, task: Task, info: Mapping[str, Any]) -> None:
         self.run.results.note_learner(info)
-        self.scheduler.commander.update_learner_info(task.task_id, info)
+        self.scheduler.commander.note_learner(info)
 
 
 def _progress(replay: Replay) -> dict[str, int]:

@@ -17,12 +17,22 @@ import numpy as np
 import torch
 
 from lightning_ding import nested
-from lightning_ding.distributed.coordinator.journal import Entry, renamed
+from lightning_ding.distributed.coordinator.journal import Entry
+from lightning_ding.distributed.coordinator.older_files import renamed
 from lightning_ding.distributed.coordinator.publications import Newest
 from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
-from lightning_ding.distributed.coordinator.schema import Announced, check_rows, described, episode_of_attempt, renumber
+from lightning_ding.distributed.coordinator.schema import (
+    IDS,
+    Announced,
+    Column,
+    check_rows,
+    described,
+    episode_of_attempt,
+    renumber,
+)
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
+from lightning_ding.distributed.transport import Refusal
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.buffer.base import IBuffer
 
@@ -71,6 +81,21 @@ class Intake:
         if self._announced is not None:
             tensors = self._announced.check(tensors)
         return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
+
+    def check_form(self, form: Mapping[str, tuple[str, tuple[int, ...]]] | None) -> None:
+        """Refuse a large block that the learner cannot use, before its data are read.
+
+        Args:
+            form: Types and shapes of its columns, see :meth:`Store.form`; None if they are not known.
+
+        Raises:
+            Refusal: 422, if they do not fit the columns that the learner has announced.
+        """
+        if form is None or self._announced is None:
+            return
+        columns = {name: Column(kind, shape[1:]) for name, (kind, shape) in form.items() if name not in IDS}
+        if (why := self._announced.misfit(Announced(columns, True))) is not None:
+            raise Refusal(422, why)
 
     def reread(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any] | None:
         """Return the transitions of an entry of the journal as :meth:`read` does.
@@ -125,7 +150,7 @@ class Intake:
     def begin(self, newest: Newest) -> None:
         """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
         if self.rollout is not None:
-            self.rollout.begin(*newest)
+            self.rollout.begin(newest.serial, newest.policy_version)
 
     def may_insert(self, policy_version: int, batch_size: int, pending: int) -> bool:
         """Return whether a message may be accepted now, or has to wait for the learner.
@@ -215,7 +240,8 @@ class Intake:
         size = kept = len(lag)
         if self.rollout is not None:
             self.begin(Newest(entry.serial, entry.policy_version))
-            kept = self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
+            is_former = entry.metadata.get("is_former", False)
+            kept = 0 if is_former else self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
         elif limit is not None and self._config.on_policy_lag == "drop":
             rows = nested.index(rows, torch.from_numpy(lag <= limit))
             kept = nested.length(rows)

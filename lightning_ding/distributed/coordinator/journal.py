@@ -1,10 +1,9 @@
 """The journal and the snapshots of a buffer: accepted messages are on the disk before they are acknowledged.
 
-An entry is a JSON file and, if it has data, a safetensors file that is written after it. The entry is valid as soon as
-all its files exist. The last of them appears under its name when it is complete; a JSON file before it may be truncated
-if the process dies, and is then deleted. Both files have a checksum: an entry that has changed on the disk is moved
-into another folder, and an error in the log names it. Entries are not synced: they survive the death of the process,
-but possibly not a power failure.
+An entry is a record in the database of the run and, if it has data, a safetensors file. The record is written first;
+the entry is valid as soon as the file exists, too. An entry whose record or data have changed on the disk is set aside:
+its data are moved into another folder, and an error in the log names it. Entries are not synced: they survive the
+death of the process, but possibly not a power failure.
 
 A snapshot is a folder with the state up to some entry, and with the checksums of its files. It is written under a
 hidden name and renamed when it is complete and on the disk. The two newest snapshots are kept, and the entries after
@@ -17,23 +16,21 @@ import json
 import logging
 import os
 import shutil
-import threading
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.checkpoints.files import replace_text, sync, sync_tree
+from lightning_ding.checkpoints.files import sync, sync_tree
 from lightning_ding.checkpoints.manifest import MANIFEST, read_manifest, verify, write_manifest
+from lightning_ding.distributed.coordinator.database import DamagedError, Database
 
 logger = logging.getLogger(__name__)
 
 DIGITS = 12
-"""Digits of an entry's number in the names of its files."""
-CHECKSUM = "crc32"
-"""Key of the checksum of an entry's JSON file; entries of earlier versions have none."""
+"""Digits of an entry's number in the name of its file."""
+SUFFIX = ".safetensors"
 
 STATE_FILE = "state.json"
 CHECKED = "manifest"
@@ -63,7 +60,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Name of its files without the suffix."""
+        """Name of its file without the suffix."""
         return f"{self.number:0{DIGITS}d}_{self.run_id}_{self.seq}"
 
 
@@ -71,19 +68,20 @@ class Journal:
     """The entries of one buffer.
 
     Args:
-        entries: Folder of the entries, made if missing.
-        damaged: Folder for entries that have changed on the disk, made when there is one.
+        database: Database of the run.
+        buffer_id: Id of the buffer.
+        data: Folder of the data of the entries, made if missing.
+        damaged: Folder for data of entries that have changed on the disk, made when there are any.
     """
 
-    def __init__(self, entries: Path, damaged: Path) -> None:
-        self._entries = entries
+    def __init__(self, database: Database, buffer_id: str, data: Path, damaged: Path) -> None:
+        self._database = database
+        self._kind = f"entry of {buffer_id}"
+        self._data = data
         self._damaged = damaged
-        self.depth = 0
-        """Number of entries that are not in a snapshot yet."""
         self.set_aside: list[str] = []
-        """Names of the entries that were moved into the folder for damaged ones, since this process started."""
-        self._lock = threading.Lock()
-        entries.mkdir(parents=True, exist_ok=True)
+        """Names of the entries that were set aside since this process started."""
+        data.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, take_data: Callable[[Path], None]) -> None:
         """Write an entry; several threads may write different entries.
@@ -93,102 +91,75 @@ class Journal:
             take_data: Moves the data to a file, which appears when it is complete; called if the entry has data.
 
         Raises:
-            OSError: If a file cannot be written; then there is no such entry.
+            OSError: If it cannot be written; then there is no such entry.
         """
-        about, text = self._entries / f"{entry.name}.json", json.dumps(vars(entry))
-        text = f'{text[:-1]}, "{CHECKSUM}": {zlib.crc32(text.encode())}}}'
-        try:
-            if entry.has_data:
-                _write(about, text)
+        self._database.write({(self._kind, entry.number): vars(entry)}, is_synced=False)
+        if entry.has_data:
+            try:
                 take_data(self.data_file(entry))
-            else:
-                replace_text(about, text, is_synced=False)
-        except BaseException:
-            self.discard(entry)
-            raise
-        with self._lock:
-            self.depth += 1
+            except BaseException:
+                self.discard(entry)
+                raise
 
     def discard(self, entry: Entry) -> None:
         """Delete an entry, its data first, because the entry is not valid without them."""
         self.data_file(entry).unlink(missing_ok=True)
-        (self._entries / f"{entry.name}.json").unlink(missing_ok=True)
+        self._database.write({(self._kind, entry.number): None}, is_synced=False)
 
     def reject(self, name: str, reason: object) -> None:
-        """Move an entry that cannot be used into the folder for damaged ones, and log an error.
+        """Delete an entry that cannot be used, move its data into the folder for damaged ones, and log an error.
 
         Args:
-            name: Name of its files without the suffix.
+            name: Name of its file without the suffix.
             reason: The damage.
         """
         self._damaged.mkdir(parents=True, exist_ok=True)
-        for suffix in (".safetensors", ".json"):
-            with suppress(FileNotFoundError):
-                os.replace(self._entries / f"{name}{suffix}", self._damaged / f"{name}{suffix}")
+        with suppress(FileNotFoundError):
+            os.replace(self._data / f"{name}{SUFFIX}", self._damaged / f"{name}{SUFFIX}")
+        self._database.write({(self._kind, int(name[:DIGITS])): None}, is_synced=False)
         self.set_aside.append(name)
-        logger.error("the journal entry %s cannot be used and was moved into %s: %s", name, self._damaged, reason)
+        logger.error("the journal entry %s cannot be used, its data are in %s: %s", name, self._damaged, reason)
 
     def data_file(self, entry: Entry) -> Path:
         """Return the file for the data of an entry."""
-        return self._entries / f"{entry.name}.safetensors"
+        return self._data / f"{entry.name}{SUFFIX}"
 
     def after(self, number: int) -> Iterator[Entry]:
-        """Yield the entries after a number, in order; delete incomplete ones, and move damaged ones away."""
-        self.depth = 0
-        for unfinished in self._entries.glob(".*.tmp"):
+        """Yield the entries after a number, in order; delete incomplete ones, and set damaged ones aside."""
+        for unfinished in self._data.glob(".*.tmp"):
             unfinished.unlink(missing_ok=True)
-        for name, suffixes in sorted(self._names().items()):
-            if _number(name) <= number:
-                continue
-            if ".json" not in suffixes:
-                self.reject(name, "its JSON file is missing")
-            elif (entry := self._read(name)) is not None:
-                self.depth += 1
+        records, names = dict(self._database.read(self._kind)), self._names()
+        for one in sorted(records.keys() | names.keys()):
+            if one > number and (entry := self._entry(one, records.get(one), names.get(one))) is not None:
                 yield entry
 
-    def contained(self, depth: int) -> None:
-        """Note that a snapshot contains the oldest ``depth`` of the entries that no snapshot contained before."""
-        with self._lock:
-            self.depth -= depth
-
     def delete_until(self, number: int) -> None:
-        """Delete the entries up to a number, the oldest first, without reading them."""
-        names = sorted(os.listdir(self._entries), key=lambda name: (name[:DIGITS], name.endswith(".json")))
-        for name in names:  # the data of an entry before its JSON file
-            if name[:DIGITS].isdigit() and _number(name) <= number:
+        """Delete the entries up to a number, their data first, without reading them."""
+        for one, name in sorted(self._names().items()):
+            if one <= number:
                 with suppress(FileNotFoundError):
-                    os.unlink(self._entries / name)
+                    os.unlink(self._data / f"{name}{SUFFIX}")
+        self._database.delete_until(self._kind, number)
 
     def is_complete(self) -> bool:
         """Return whether no entry was deleted yet, so that the buffer can be made from the journal alone."""
-        return any(_number(name) == 1 for name in self._names())
+        return any(number == 1 for number, _ in self._database.read(self._kind))
 
-    def _names(self) -> dict[str, set[str]]:
-        """Return the suffixes of the files of each entry by its name."""
-        names: dict[str, set[str]] = {}
-        for file in os.listdir(self._entries):
-            name, suffix = os.path.splitext(file)
-            if file[:DIGITS].isdigit() and suffix in (".json", ".safetensors"):
-                names.setdefault(name, set()).add(suffix)
-        return names
+    def _names(self) -> dict[int, str]:
+        """Return the name of the data of each entry by its number."""
+        names = (os.path.splitext(file)[0] for file in os.listdir(self._data) if file[:DIGITS].isdigit())
+        return {int(name[:DIGITS]): name for name in names}
 
-    def _read(self, name: str) -> Entry | None:
+    def _entry(self, number: int, record: Any, name: str | None) -> Entry | None:
         """Return an entry; None if its writing was interrupted, after deleting it, or if it is damaged."""
-        file = self._entries / f"{name}.json"
-        has_data, text = file.with_suffix(".safetensors").exists(), file.read_text(errors="replace")
-        if not has_data and not text.endswith("}"):  # the process died in the middle of writing it
-            logger.warning("deleting the journal entry %s, whose writing was interrupted", name)
-            file.unlink()
-            return None
-        try:
-            entry = _entry_of(name, text)
-        except (ValueError, TypeError) as error:
-            self.reject(name, error)
-            return None
-        if entry.has_data and not has_data:
-            file.unlink()
-            return None
-        return entry
+        if isinstance(record, dict) and not (record["has_data"] and name is None):
+            return Entry(**record)
+        if record is None or isinstance(record, DamagedError):
+            self.reject(name or f"{number:0{DIGITS}d}", record or "its record is missing")
+        else:  # the process died before it could move the data
+            logger.warning("deleting the journal entry %s, whose writing was interrupted", Entry(**record).name)
+            self._database.write({(self._kind, number): None}, is_synced=False)
+        return None
 
 
 class Snapshots:
@@ -284,59 +255,6 @@ class Snapshots:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def renamed(saved: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Return a saved mapping with the current names of its keys.
-
-    Args:
-        saved: Mapping from a file that an earlier version may have written.
-        names: Current name of each key by its earlier name.
-
-    Example:
-        >>> renamed({"newest_version": 3, "seq": 0}, newest_version="policy_version")
-        {'policy_version': 3, 'seq': 0}
-    """
-    return {names.get(key, key): value for key, value in dict(saved).items()}
-
-
-def _entry_of(name: str, text: str) -> Entry:
-    """Return the entry in a JSON file; its name counts if the number or the attempt in the file is a different one.
-
-    Raises:
-        ValueError: If the text has changed since it was written.
-        TypeError: If it does not have the fields of an entry.
-    """
-    content = json.loads(text)
-    if not isinstance(content, dict):
-        raise TypeError(f"its JSON file must contain an object, got {text[:100]!r}")
-    checksum = content.pop(CHECKSUM, None)
-    run_id, _, seq = name[DIGITS + 1 :].rpartition("_")
-    named = {"number": _number(name), "run_id": run_id, "seq": int(seq)}
-    if different := sorted(key for key, value in named.items() if content.get(key) != value):
-        logger.warning(
-            "the journal entry %s has another %s in its file: its name counts", name, " and ".join(different)
-        )
-    content |= named
-    if checksum is not None and checksum != zlib.crc32(json.dumps(content).encode()):
-        raise ValueError("its JSON file has changed since it was written")
-    return Entry(**renamed(content, newest_version="policy_version"))
-
-
-def _number(name: str) -> int:
-    """Return the number of an entry from the name of its files."""
-    return int(name[:DIGITS])
-
-
 def _number_of(folder: Path) -> int:
     """Return the number of a snapshot."""
     return int(folder.name)
-
-
-def _write(file: Path, text: str) -> None:
-    """Write a file with few system calls, each of which may be slow in a shared folder."""
-    left = memoryview(text.encode())
-    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        while left:
-            left = left[os.write(number, left) :]
-    finally:
-        os.close(number)

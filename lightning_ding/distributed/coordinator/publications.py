@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.block_files import read_block, write_block
-from lightning_ding.distributed.coordinator.journal import renamed
+from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
 from lightning_ding.distributed.transport import Message, Refusal, Store
 
 logger = logging.getLogger(__name__)
 
 KEPT = 2  # publications of a policy, so that a worker can still read the previous one
+LOST = 1_000_000  # serial numbers to skip after a power failure; more publications than it can have lost
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # changes whenever the machine starts
 
 
 @dataclass
@@ -28,6 +29,10 @@ class Publication:
     policy_version: int
     """Updates that produced the weights."""
     handle: Any
+    since: int = 0
+    """Number of the publication with which the learner has last continued from an older checkpoint; 0 if it has not."""
+    is_snapshot: bool = False
+    """Whether it is kept until :meth:`PublishedWeights.keep_only` removes it."""
 
 
 class Newest(NamedTuple):
@@ -37,30 +42,34 @@ class Newest(NamedTuple):
     """Number of their publication, which grows even if a learner continues from an older checkpoint."""
     policy_version: int = 0
     """Updates that produced them."""
+    since: int = 0
+    """Number of the first publication of the same course of learning; earlier ones may have other weights of the same
+    version."""
 
 
 class PublishedWeights:
-    """The newest publications of each policy, indexed in a file; must not be used from several threads at once.
+    """The newest publications of each policy; must not be used from several threads at once.
 
-    When the run is finished, :meth:`pack` moves the weights into files next to the index, because the store is emptied.
+    When the run is finished, :meth:`pack` moves the weights into files of their own, because the store is emptied.
 
-    The file is only synced when a snapshot is added or removed. Otherwise syncing would take longer than the rest of a
-    publication, and after a power failure the learner publishes again anyway.
+    Only a publication that is also kept as a snapshot is synced to the disk. Otherwise syncing would take longer than
+    the rest of a publication, and after a power failure the learner publishes again anyway.
 
     Args:
-        file: Index of the publications, without the weights.
+        database: Database of the run, for what is known of the weights.
+        folder: Folder of packed weights.
         store: Store of the weights.
     """
 
-    def __init__(self, file: Path, store: Store) -> None:
-        self._file = file
-        self._folder = file.with_suffix("")  # of packed weights
+    def __init__(self, database: Database, folder: Path, store: Store) -> None:
+        self._database = database
+        self._folder = folder
         self._store = store
         self._published: dict[str, list[Publication]] = {}
-        self._snapshots: set[str] = set()
-        self._least: dict[str, int] = {}  # serial numbers that are taken, although the index may not know them
-        self._gone: list[Publication] = []  # to delete once the index without them is on the disk
-        self._is_written = True
+        self.least: dict[str, Any] = {"boot": _boot(), "serial": 1}
+        """Smallest serial number of the next publication, and the id of the machine's start for which that holds."""
+        self._unwritten: set[str] = set()  # policies whose publications the database does not have yet
+        self._gone: list[Publication] = []  # to delete once the database is without them
 
     def publish(self, policy_id: str, policy_version: int, handle: Any, snapshot: str | None = None) -> int:
         """Publish weights as the newest ones of a policy, and return their serial number.
@@ -72,23 +81,18 @@ class PublishedWeights:
             snapshot: Policy id under which the weights are also kept, until :meth:`keep_only` removes them.
         """
         known = self._published.setdefault(policy_id, [])
-        serial = 1 + max(known[-1].serial if known else 0, self._least.get(policy_id, 0))
-        known.append(Publication(serial, policy_version, handle))
+        serial: int = max(known[-1].serial + 1 if known else 1, self.least["serial"])
+        since = known[-1].since if known else 0
+        is_back = bool(known) and policy_version < known[-1].policy_version
+        known.append(Publication(serial, policy_version, handle, serial if is_back else since))
+        self._unwritten.add(policy_id)
         if snapshot is not None:
-            self._published[snapshot] = [Publication(1, policy_version, handle)]
-            self._snapshots.add(snapshot)
+            self._published[snapshot] = [Publication(1, policy_version, handle, is_snapshot=True)]
+            self._unwritten.add(snapshot)
         self._gone += known[:-KEPT]
         del known[:-KEPT]
-        self._is_written = False
         self.write(is_synced=snapshot is not None)
         return serial
-
-    def continue_after(self, policy_id: str, serial: int) -> None:
-        """Give later publications of a policy larger serial numbers than one that was given.
-
-        The index may have been lost, or be an older one, after a power failure.
-        """
-        self._least[policy_id] = max(serial, self._least.get(policy_id, 0))
 
     def is_newest(self, policy_id: str, handle: Any) -> bool:
         """Return whether these weights are already the newest ones of a policy."""
@@ -115,21 +119,20 @@ class PublishedWeights:
     def newest(self, policy_id: str) -> Newest:
         """Return which weights of a policy are the newest."""
         known = self._published.get(policy_id)
-        return Newest(known[-1].serial, known[-1].policy_version) if known else Newest()
+        return Newest(known[-1].serial, known[-1].policy_version, known[-1].since) if known else Newest()
 
     def keep_only(self, needed: set[str]) -> None:
         """Remove the snapshots that are not among some policies."""
-        for name in self._snapshots - needed:
-            self._snapshots.remove(name)
-            self._gone += self._published.pop(name)
-            self._is_written = False
+        snapshots = [name for name, known in self._published.items() if known[-1].is_snapshot]
+        for name in set(snapshots) - needed:
+            self._forget(name)
         self.write()
 
     def pack(self) -> None:
         """Write the newest weights of each policy into files, from which :meth:`load` puts them into a store again.
 
         Raises:
-            OSError: If a file cannot be written; then the index still names the blocks in the store.
+            OSError: If a file cannot be written; then the database still names the blocks in the store.
         """
         self._folder.mkdir(exist_ok=True)
         for number, (name, known) in enumerate(sorted(self._published.items())):
@@ -140,47 +143,57 @@ class PublishedWeights:
                 continue
             write_block(file := self._folder / f"{number}.safetensors", *block)
             self._published[name] = [replace(known[-1], handle=file.name)]
-        self._is_written = False
+        self._unwritten |= self._published.keys()
         self.write()
 
-    def load(self) -> None:
-        """Read the file, if there is one, and put packed weights into the store."""
-        if self._file.exists():
-            try:
-                content = json.loads(self._file.read_text())
-                snapshots, policies = set(content["snapshots"]), content["policies"].items()
-                published = {
-                    name: [Publication(**renamed(one, version="policy_version")) for one in known]
-                    for name, known in policies
-                }
-            except (ValueError, TypeError, KeyError, AttributeError) as error:  # after a power failure
-                logger.error("%s is truncated, and the weights in it are lost: %s", self._file, error)
-                return
-            self._snapshots, self._published = snapshots, published
-            self._unpack()
+    def load(self, least: Mapping[str, Any]) -> None:
+        """Read what was published, and put packed weights into the store.
+
+        If the machine was restarted, for example after a power failure, the newest publications may be lost. A
+        collector may have their weights, so later serial numbers are larger than those of any that can be lost.
+
+        Args:
+            least: Earlier value of the attribute; empty if an earlier version had none.
+        """
+        for name, known in self._database.read("policy"):
+            if isinstance(known, DamagedError):
+                logger.error("the weights of %s are lost: %s", name, known)
+                continue
+            self._published[name] = [Publication(**one) for one in known]
+        self.least["serial"] = least.get("serial", 1)
+        if least.get("boot") != self.least["boot"]:
+            newest = max((known[-1].serial for known in self._published.values()), default=0)
+            self.least["serial"] = max(self.least["serial"], newest) + LOST
+        self._unpack()
 
     def write(self, is_synced: bool = True) -> None:
-        """Write the index unless it is on the disk, and only then delete the blocks that are not in it any more.
+        """Write what the database does not have yet, and only then delete the blocks that are not needed any more.
 
         Raises:
-            OSError: If the index cannot be written; the next call tries again.
+            OSError: If it cannot be written; the next call tries again.
         """
-        if self._is_written:
+        if not self._unwritten:
             return
-        policies = {name: [asdict(one) for one in known] for name, known in self._published.items()}
-        text = json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)})
-        replace_text(self._file, text, is_synced)
-        self._is_written = True
+        changes: dict[Key, Any] = {}
+        for name in self._unwritten:
+            known = self._published.get(name)
+            changes["policy", name] = None if known is None else [asdict(one) for one in known]
+        self._database.write(changes, is_synced)
+        self._unwritten.clear()
         kept = self.handles()
         while self._gone:
             one = self._gone.pop()
             if one.handle not in kept:
                 self._store.delete(one.handle)
 
+    def _forget(self, name: str) -> None:
+        self._gone += self._published.pop(name)
+        self._unwritten.add(name)
+
     def _lose(self, policy_id: str, why: Refusal) -> None:
         logger.error("the weights of %s are lost: %s", policy_id, why.reason)
         del self._published[policy_id]
-        self._snapshots.discard(policy_id)
+        self._unwritten.add(policy_id)
 
     def _unpack(self) -> None:
         packed = {name: known[-1] for name, known in self._published.items() if isinstance(known[-1].handle, str)}
@@ -191,7 +204,11 @@ class PublishedWeights:
                 self._lose(name, refusal)
                 continue
             self._published[name] = [replace(one, handle=self._store.put("policy", *block))]
-        if packed:
-            self._is_written = False
-            self.write()
+            self._unwritten.add(name)
+        self.write()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _boot() -> str:
+    """Return an id of the time since the machine was started; an empty one where the system has none."""
+    return BOOT.read_text().strip() if BOOT.exists() else ""

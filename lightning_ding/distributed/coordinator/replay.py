@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.distributed.block_files import checksum_of, read_block
+from lightning_ding.distributed.coordinator.database import Database
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
 from lightning_ding.distributed.coordinator.publications import Newest
@@ -39,7 +40,7 @@ class Replay:
         buffer_id: Id of the buffer.
         cfg: Config of the buffer; empty to use the buffer config of the policy.
         settings: Settings for filling and reading the buffer.
-        folder: Folder of the coordinator's files.
+        database: Database of the run, next to which the data are.
         store: Store from which blocks are read.
         columns: Columns that a learner has announced; None if there are none yet.
 
@@ -52,7 +53,7 @@ class Replay:
         buffer_id: str,
         cfg: Mapping[str, Any],
         settings: ReplaySettings,
-        folder: Path,
+        database: Database,
         store: Store,
         columns: Announced | None = None,
     ) -> None:
@@ -60,7 +61,9 @@ class Replay:
         self.settings = settings
         self._make_intake = partial(Intake, cfg, settings)
         self.intake = self._make_intake()
-        self.journal = Journal(folder / "journal" / buffer_id, folder / "damaged" / buffer_id)
+        folder = database.file.parent
+        data, damaged = (folder / name / buffer_id for name in ("journal", "damaged"))
+        self.journal = Journal(database, buffer_id, data, damaged)
         self.snapshots = Snapshots(folder / "snapshots" / buffer_id)
         self._store = store
         self._lock = threading.Condition(threading.RLock())
@@ -157,9 +160,7 @@ class Replay:
             raise
         finally:
             with self._lock:
-                if (
-                    self._number == entry.number > self.counts.accepted
-                ):  # it was not accepted: the next one gets its number
+                if self._number == entry.number > self.counts.accepted:  # not accepted: the next one gets its number
                     self._number -= 1
                 del self._in_flight[sender.run_id]
                 self._lock.notify_all()
@@ -177,11 +178,9 @@ class Replay:
             collectors: Number of collectors that are at work.
             newest: The newest weights.
         """
-        if (rollout := self.intake.rollout) is None:
-            return False
         with self._lock:
             self.intake.begin(newest)
-            return rollout.holds(run_id, collectors)
+            return self.intake.rollout is not None and self.intake.rollout.holds(run_id, collectors)
 
     def rollout_wait(self) -> float:
         """Return the seconds after which a collector that holds should ask again."""
@@ -255,7 +254,7 @@ class Replay:
             "policy_lag_max": float(counts.lag_max),
             "samples_per_insert": self.ratio.so_far,
             "buffer_count": float(self.buffer.count()),
-            "journal_depth": float(self.journal.depth),
+            "journal_depth": float(counts.accepted - self._saved_at[0]),
             "learner_wait": counts.learner_wait,
             "collector_wait": counts.collector_wait,
         }
@@ -274,11 +273,9 @@ class Replay:
             OSError: If a file cannot be written.
         """
         with self._snapshot_lock:
-            written = self._write_snapshot(over)
-            if written is not None:
-                saved_at, depth = written
+            saved_at = self._write_snapshot(over)
+            if saved_at is not None:
                 self.snapshots.publish(saved_at[0])  # messages are accepted while the disk takes its time
-                self.journal.contained(depth)
                 self._saved_at = saved_at
 
     def delete_saved_entries(self) -> None:
@@ -299,12 +296,8 @@ class Replay:
             self.snapshots.delete_older()
         self.delete_saved_entries()
 
-    def _write_snapshot(self, over: set[str]) -> tuple[tuple[int, int], int] | None:
-        """Write a snapshot that no entry is missing in; return None if nothing has changed.
-
-        Returns:
-            The counts of the snapshot, and the number of entries that it contains and earlier ones do not.
-        """
+    def _write_snapshot(self, over: set[str]) -> tuple[int, int] | None:
+        """Write a snapshot that no entry is missing in, and return its counts; return None if nothing has changed."""
         with self._lock:
             self._is_saving = True
             try:
@@ -314,7 +307,7 @@ class Replay:
                     return None
                 self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
                 self.snapshots.write(self.intake.state_dict(), self.intake.save_buffer)
-                return now, self.journal.depth
+                return now
             finally:
                 self._is_saving = False
                 self._lock.notify_all()
@@ -404,8 +397,11 @@ class Replay:
 
     def _fetch(self, data_id: Any) -> tuple[Block | None, Refusal | None]:
         """Return the transitions of a message, or the refusal of the store."""
+        if data_id is None:
+            return None, None
         try:
-            return (None if data_id is None else self._store.get(data_id)), None
+            self.intake.check_form(self._store.form(data_id))
+            return self._store.get(data_id), None
         except Refusal as refusal:
             return None, refusal
 

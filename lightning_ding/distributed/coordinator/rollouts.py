@@ -101,6 +101,8 @@ class Rollout:
     def push(self, rows: dict[str, Any], run_id: str, slot: int, number: int) -> int:
         """Add the transitions of a message, as far as they belong to this rollout, and return how many do.
 
+        Transitions that come late are only added while they are fewer than a rollout.
+
         Args:
             rows: Transitions with ``policy_version`` and ``episode_id``.
             run_id: Id of the attempt that sent the message.
@@ -110,7 +112,8 @@ class Rollout:
         versions = rows["policy_version"]
         is_late = versions != self.policy_version
         taken = ~is_late
-        if self.settings.uses_late and (before := self._version_before) is not None and before < self.policy_version:
+        uses_late = self.settings.uses_late and self._amount(is_late=True) < self.settings.size
+        if uses_late and (before := self._version_before) is not None and before < self.policy_version:
             taken = taken | (versions == before)
         if not taken.any():
             return 0
@@ -198,9 +201,9 @@ class Rollout:
         self._version_before = state["before"]
         self._blocks = [(_Part(**part), tensors[str(number)]) for number, part in enumerate(state["parts"])]
 
-    def _amount(self) -> int:
-        """Return how much was collected with the newest weights, in the unit of the size."""
-        return sum(part.amount for part, _ in self._blocks if not part.is_late)
+    def _amount(self, is_late: bool = False) -> int:
+        """Return how much was collected with the newest weights, or came late, in the unit of the size."""
+        return sum(part.amount for part, _ in self._blocks if part.is_late == is_late)
 
     def _sizes(self, rows: dict[str, Any]) -> tuple[int, int]:
         """Return the number of transitions, and of what a rollout counts."""

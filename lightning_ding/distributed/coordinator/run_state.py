@@ -1,8 +1,8 @@
 """The state of a run in the coordinator, and its files.
 
 Data are in journals and snapshots, see :mod:`lightning_ding.distributed.coordinator.journal`. Tasks and owners are in
-``state.json``, which is written before a worker is informed of a change. Changes that are made while it is being
-written share the next write. Published weights are in ``policies.json``.
+the database, into which changes are written before a worker is informed of them. Changes that are made while others are
+being written share the next write.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
-from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
+from lightning_ding.distributed.coordinator.database import Key
+from lightning_ding.distributed.coordinator.folder import COORDINATOR, check_folder, database_of, read_state, records_of
+from lightning_ding.distributed.coordinator.older_files import import_older
 from lightning_ding.distributed.coordinator.publications import Newest, PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
-from lightning_ding.distributed.coordinator.resume_config import (
-    COORDINATOR,
-    STATE_FILE,
-    check_fixed_part,
-    check_folder_of_coordinator,
-    fixed_part,
-    read_state,
-)
+from lightning_ding.distributed.coordinator.resume import check_end, check_fixed_part, fixed_part, record_of_end
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
@@ -69,11 +64,12 @@ class RunState:
         self.config = config = settings.config
         self.folder = Path(config.main.exp_name)
         self.files = self.folder / COORDINATOR
-        check_folder_of_coordinator(self.folder, resume)
+        check_folder(self.folder, resume, may_have_learner=True)
         self.settings = settings
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
-        self.weights = PublishedWeights(self.files / "policies.json", store)
+        self.database = database_of(self.folder)
+        self.weights = PublishedWeights(self.database, self.files / "policies", store)
         age = max(KEPT_SECONDS, KEPT_LEASES * config.system.coordinator.lease)
         self._unannounced = (
             UnannouncedData(store, age, clock, self._published_names) if isinstance(store, FileStore) else None
@@ -88,15 +84,15 @@ class RunState:
         self._is_removed = False
         self._writing = threading.Lock()  # must not be acquired while holding ``lock``
         self._noted = self._written = self._owed = 0
+        self._saved: dict[Key, Any] = {}  # the records of the state that the database has
         self._of_thread = _OfThread()
         self.files.mkdir(parents=True, exist_ok=True)
         if resume:
-            state = read_state(self.files / STATE_FILE)
-            self.load_state_dict(state)
-            self.weights.load()
-            self._continue_serials()
-            if state.get("finished") is not None:
-                self._note_continuation()
+            try:
+                self._resume()
+            except BaseException:
+                self.database.close()
+                raise
 
     # ------------------------------------------------------------------ buffers
 
@@ -147,33 +143,38 @@ class RunState:
             self._of_thread.noted = self._noted
             self.lock.notify_all()
 
-    def commit(self) -> None:
+    def commit(self, others: bool = True) -> None:
         """Wait until the changes that this thread has noted are on the disk.
 
         A write contains all changes up to its beginning, so threads that wait at the same time share the next one.
         After a failed write, every call writes until one succeeds.
 
+        Args:
+            others: Whether to wait also for changes of other threads that are being written or could not be written.
+
         Raises:
             OSError: If the state cannot be written.
         """
-        if self._written >= max(self._of_thread.noted, self._owed):
+        if self._written >= max(self._of_thread.noted, self._owed * others):
             return
         with self._writing:
-            if self._written >= max(self._of_thread.noted, self._owed):
+            if self._written >= max(self._of_thread.noted, self._owed * others):
                 return
             with self.lock:
-                number, text = self._noted, json.dumps(self.state_dict())
-                is_removed = self._is_removed
+                number, records, is_removed = self._noted, records_of(self.state_dict()), self._is_removed
             self._owed = number
             if not is_removed:
-                replace_text(self.files / STATE_FILE, text)
+                changes = {key: value for key, value in records.items() if self._saved.get(key) != value}
+                self.database.write(changes | dict.fromkeys(self._saved.keys() - records.keys()))
+                self._saved = records
             self._written = number
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but data and weights as builtins."""
         with self.lock:
             parts = {"scheduler": self.scheduler.state_dict(), "results": self.results.state_dict()}
-            return {**parts, "buffers": self._buffers, "fixed": self._fixed, "finished": self._end}
+            rest = {**self.scheduler.book.described(), "buffers": dict(self._buffers), "fixed": self._fixed}
+            return {**parts, **rest, "least": dict(self.weights.least), "finished": self._end}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned; data are read from the folder.
@@ -182,21 +183,34 @@ class RunState:
             ValueError: If the run cannot be resumed with this config, which has to let a finished run continue.
             NotRegisteredError: If the state names a module of a buffer that the config does not name.
         """
-        tasks = state["scheduler"]["book"]["tasks"]
-        of_tasks = [task["info"].get("replay_buffer_cfg") for task in tasks]
+        of_tasks = [info.get("replay_buffer_cfg") for info in state["contents"].values()]
         content = {"fixed": state["fixed"], "buffers": state["buffers"], "tasks": of_tasks}
         check_imported(content, trusted=not_imported(self._fixed).keys())  # which workers import, but not this process
         with self.lock:
             check_fixed_part(state["fixed"], self.config)
             if (end := state.get("finished")) is not None:
                 check_end(end, self.config)
-            self.scheduler.load_state_dict(state["scheduler"], continues=end is not None)
+            self.scheduler.load_state_dict(state["scheduler"], state, continues=end is not None)
             self.results.load_state_dict(state["results"])
             self._buffers = dict(state["buffers"])
             self._make_buffers()
 
+    def _resume(self) -> None:
+        import_older(self.files, self.database)
+        state = read_state(self.database)
+        self._saved = records_of(state)
+        self.load_state_dict(state)
+        self.weights.load(state["least"])
+        if state["finished"] is not None:
+            self._note_continuation()
+        elif self.weights.least != state["least"]:
+            self.changed()
+            self.commit()
+
     def save(self) -> None:
         """Write the state, and snapshots of the buffers, which make the next start faster.
+
+        The state is synced first, so that no power failure leaves snapshots that are newer than the publications.
 
         Raises:
             OSError: If a file cannot be written.
@@ -204,10 +218,10 @@ class RunState:
         with self.lock:
             over = set(self.scheduler.book.over)
             replays = list(self.replays.values())
-        for replay in replays:
-            replay.snapshot(over)
         self.changed()
         self.commit()
+        for replay in replays:
+            replay.snapshot(over)
 
     def delete_saved_entries(self) -> None:
         """Delete the entries of the journals that snapshots contain.
@@ -286,6 +300,7 @@ class RunState:
         if not self.config.main.keep_data:
             with self._writing, self.lock:
                 self._is_removed = True
+                self.database.close()
                 shutil.rmtree(self.files, ignore_errors=True)
                 self._delete_blocks()
             return
@@ -321,21 +336,11 @@ class RunState:
         self.commit()
         (self.folder / "result.json").unlink(missing_ok=True)
 
-    def _continue_serials(self) -> None:
-        """Make the serial numbers of publications grow, also if the index of publications was lost.
-
-        A collector may have the weights of one more publication than the journal names, as collecting with them was not
-        over yet.
-        """
-        for buffer_id, replay in self.replays.items():
-            if replay.counts.serial > self.newest(buffer_id).serial:
-                self.weights.continue_after(self._buffers[buffer_id]["policy_id"], replay.counts.serial + 1)
-
     def _make_buffers(self) -> None:
         for buffer_id, known in self._buffers.items():
             if buffer_id not in self.replays:
                 columns = Announced.of(known["columns"]) if "columns" in known else None
-                made = (known["cfg"], self.settings, self.files, self.store, columns)
+                made = (known["cfg"], self.settings, self.database, self.store, columns)
                 self.replays[buffer_id] = Replay(buffer_id, *made)
 
 
@@ -379,7 +384,7 @@ class Results:
         return {
             "train_iter": self.train_iter,
             "evaluations": self.evaluations,
-            "learner": self.learner,
+            "learner": dict(self.learner),
             "seconds": self.seconds,
         }
 

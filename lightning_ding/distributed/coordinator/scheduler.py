@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning_ding.distributed.commander.base import BaseParallelCommander
+from lightning_ding.distributed.commander.base import BaseParallelCommander, TaskInfo, evaluates, spaces_of
 from lightning_ding.distributed.config import CoordinatorConfig
-from lightning_ding.distributed.coordinator.resume_config import renew_learning
+from lightning_ding.distributed.coordinator.resume import renew_learning
 from lightning_ding.distributed.coordinator.tasks import Task, TaskBook, WorkerRecord
 from lightning_ding.distributed.transport import ROLES, Role
 
@@ -36,7 +36,9 @@ class Scheduler:
         self.restarts = 0
         """Attempts at tasks that failed or whose worker was lost, and restarts of the coordinator."""
         self._config = config
-        self._space = self._asked_space = commander.collector_task_space.size
+        self.spaces = spaces_of(commander.config)
+        """Number of concurrent tasks of each role; evaluations do not count."""
+        self._asked_space = self.spaces["collector"]
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
         self._clock = clock
         self._swept_at = clock()
@@ -50,11 +52,19 @@ class Scheduler:
         """Get new tasks from the commander, and close a collecting task if an evaluation waits."""
         if self.is_over:
             return
-        while (info := self.commander.get_learner_task()) is not None:
-            self.book.add("learner", info)
-        while (info := self.commander.get_collector_task()) is not None:
-            self.book.add("collector", info)
+        roles: tuple[Role, ...] = ("learner", "collector")  # a learner's task comes first
+        for role in roles:
+            tasks = self.contents(role)
+            room = self.spaces[role] - sum(not evaluates(task) for task in tasks)
+            while (info := self.commander.next_task(role, tasks, room > 0)) is not None:
+                self.book.add(role, info)
+                tasks.append(info)
+                room -= not evaluates(info)
         self._make_room_for_evaluation()
+
+    def contents(self, role: Role) -> list[TaskInfo]:
+        """Return the contents of the tasks of a role that have not ended."""
+        return [task.info for task in self.book.tasks.values() if task.role == role]
 
     def next_task(self, worker: WorkerRecord) -> Task | None:
         """Return a task for a worker, if there is one.
@@ -82,27 +92,22 @@ class Scheduler:
     def release(self, task: Task) -> None:
         """Take a task from its owner: another worker continues a learner's task; a collector's task is replaced."""
         if task.role == "learner" and not self.is_over:
-            task.info["resume"] = True
+            task.info = {**task.info, "resume": True}
             self.book.release(task)
             return
         self.book.end(task)
         if task.role == "learner" and self.error is None:
             self.error = "the learner was lost after the end of the run, before it could report its results"
             logger.error(self.error)
-        if task.role == "collector":
-            self.commander.notify_fail_collector_task(task.task_id)
-        else:
-            self.commander.notify_fail_learner_task(task.task_id)
+        self.commander.fail(task.role, task.info)
 
     def finish(self, task: Task, info: Mapping[str, Any]) -> None:
         """Record that a task is done."""
-        commander, is_collector = self.commander, task.role == "collector"
-        finish = commander.finish_collector_task if is_collector else commander.finish_learner_task
-        is_over = finish(task.task_id, info)
+        is_over = self.commander.finish(task.role, task.info, info)
         self.note_progress(task)
         self.book.end(task)
-        if is_over is True:  # others return the id of the buffer of a learning task
-            self.end("evaluation" if is_collector else "learner")
+        if is_over:
+            self.end("evaluation" if task.role == "collector" else "learner")
 
     def note_progress(self, task: Task) -> None:
         """Record progress, after which earlier failures do not count any more."""
@@ -163,40 +168,40 @@ class Scheduler:
 
     def change_space(self, amount: int) -> int:
         """Change the number of concurrent collecting tasks, close the surplus, and return the new number."""
-        if amount > 0:
-            self._space = self.commander.increase_collector_task_space(amount)
-        elif amount < 0:
-            self._space = self.commander.decrease_collector_task_space(-amount)
+        self.spaces["collector"] = max(0, self.spaces["collector"] + amount)
         self._close_surplus()
         self.produce()
-        return self._space
+        return self.spaces["collector"]
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as builtins."""
+        """Return everything but the tasks as builtins."""
         return {
-            "book": self.book.state_dict(),
+            **self.book.state_dict(),
             "commander": self.commander.state_dict(),
-            "space": self._space,
+            "space": self.spaces["collector"],
             "asked_space": self._asked_space,
             "ended_by": self.ended_by,
             "restarts": self.restarts,
             "is_over": self.is_over and self.error is None,  # a run that was given up may be resumed
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], continues: bool = False) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]], continues: bool = False
+    ) -> None:
         """Restore the state that ``state_dict`` returned; new tasks follow the current config.
 
         The number of collecting tasks follows it too, if it is different from that of the previous config.
 
         Args:
             state: State as builtins.
+            described: Tasks as ``TaskBook.described`` returned them.
             continues: Whether a run that is over continues, with new tasks for new workers.
         """
-        self.book.load_state_dict(state["book"])
+        self.book.load_state_dict(state, described)
         self.commander.load_state_dict(state["commander"])
-        self._space = state["space"]
+        self.spaces["collector"] = state["space"]
         self.restarts = state.get("restarts", 0) + 1
         if continues:
             self._reopen()
@@ -209,7 +214,7 @@ class Scheduler:
             for task in self.book.tasks.values():  # tasks of a run that was given up were being closed
                 task.is_closing = False
             if state["asked_space"] != self._asked_space:
-                self._space = self.commander.collector_task_space.change(self._asked_space - self._space)
+                self.spaces["collector"] = self._asked_space
                 self._close_surplus()
 
     # ------------------------------------------------------------------ helpers
@@ -258,7 +263,7 @@ class Scheduler:
     def _close_surplus(self) -> None:
         waiting = [task for task in self.book.waiting("collector") if not task.is_evaluation]
         running = self._collecting()
-        surplus = max(0, len(waiting) + len(running) - self._space)
+        surplus = max(0, len(waiting) + len(running) - self.spaces["collector"])
         for task in waiting[:surplus]:
             self.release(task)
         for task in running[: max(0, surplus - len(waiting))]:
@@ -276,7 +281,7 @@ class Scheduler:
     def _warn_of_idle_collectors(self, now: float) -> None:
         """Log once if there are more collectors than tasks for longer than a task may wait for a collector."""
         number = sum(worker.role == "collector" for worker in self.book.workers.values())
-        if number <= self._space or self.is_over:
+        if number <= self.spaces["collector"] or self.is_over:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
@@ -285,5 +290,5 @@ class Scheduler:
             logger.warning(
                 "%d collectors are connected, and there are collecting tasks for %d of them: set system.collector.num, "
                 "or run `lightning-ding ask set_collectors`",
-                *(number, self._space),
+                *(number, self.spaces["collector"]),
             )

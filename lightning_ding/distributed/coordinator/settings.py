@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from lightning_ding.config import require, to_dict
@@ -24,26 +24,26 @@ class ReplaySettings:
     """Settings for filling and reading a buffer or rollouts, from the configs of the run and the policy."""
 
     config: ParallelConfig
-    buffer: dict[str, Any]
-    """The buffer's section of the policy's config; empty for rollouts."""
-    warm_up: int
-    """Transitions that are collected before the first round."""
-    random: int
-    """Transitions that are collected with random actions."""
-    batch_size: int
-    round_size: int
-    """Transitions or sequences of a round: all its minibatches together."""
-    samples_per_insert: float
     envs: int
     """Number of env ids of each collector."""
-    sample_options: dict[str, Any]
-    """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
-    in_sequences: bool
-    """Whether the policy learns from sequences."""
+    round_size: int
+    """Transitions or sequences of a round: all its minibatches together."""
     columns: tuple[str, ...]
     """Columns that each block needs in addition to those of all transitions."""
     rollout: RolloutSettings | None = None
     """Settings of rollouts, for a policy that learns from those of its newest weights; None for a replay buffer."""
+    buffer: dict[str, Any] = field(default_factory=dict)
+    """The buffer's section of the policy's config; empty for rollouts, as all settings below have their defaults."""
+    warm_up: int = 0
+    """Transitions that are collected before the first round."""
+    random: int = 0
+    """Transitions that are collected with random actions."""
+    batch_size: int = 1
+    samples_per_insert: float = 1.0
+    sample_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
+    in_sequences: bool = False
+    """Whether the policy learns from sequences."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -100,15 +100,8 @@ class ReplaySettings:
         uses_late = coordinator.late_transitions == "use"
         return cls(
             config=config,
-            buffer={},
-            warm_up=0,
-            random=0,
-            batch_size=1,
-            round_size=size,
-            samples_per_insert=1.0,
             envs=config.main.env.collector_env_num,
-            sample_options={},
-            in_sequences=False,
+            round_size=size,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
             rollout=RolloutSettings(size, in_episodes, coordinator.rollout_share, uses_late),
         )

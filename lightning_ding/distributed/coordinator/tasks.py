@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from lightning_ding.distributed.commander.base import evaluates
 from lightning_ding.distributed.transport import LeaseLostError, Refusal, Role
 
 REMEMBERED = 1000  # ended attempts that are remembered, because their last message may arrive twice
@@ -24,7 +25,6 @@ class Task:
     run_id: str | None = None
     """Id of the current attempt; None while the task waits for a worker."""
     owner: str | None = None
-    attempts: int = 0
     run_number: int = 0
     """Number of the current attempt, counted over all tasks from 1."""
     slot: int = 0
@@ -45,7 +45,7 @@ class Task:
     @property
     def is_evaluation(self) -> bool:
         """Whether the task is an evaluation, which sends no data."""
-        return self.role == "collector" and bool(self.info["collector_cfg"]["eval_flag"])
+        return evaluates(self.info)
 
 
 @dataclass
@@ -56,7 +56,6 @@ class WorkerRecord:
     role: Role
     deadline: float
     """Time at which its lease ends."""
-    resource: dict[str, Any] = field(default_factory=dict)
     task_id: str | None = None
     knows_end: bool = False
     """Whether it has been notified that the run is over."""
@@ -81,7 +80,7 @@ class TaskBook:
 
     # ------------------------------------------------------------------ workers
 
-    def connect(self, worker_id: str, role: Role, resource: Mapping[str, Any]) -> None:
+    def connect(self, worker_id: str, role: Role) -> None:
         """Add a worker, or renew its lease.
 
         Raises:
@@ -92,7 +91,6 @@ class TaskBook:
             self.workers[worker_id] = known = WorkerRecord(worker_id, role, 0.0)
         if known.role != role:
             raise Refusal(400, f"the worker {worker_id} connected as a {known.role} before, not as a {role}")
-        known.resource = dict(resource)
         known.deadline = self._clock() + self.lease
 
     def renew(self, worker_id: str) -> WorkerRecord:
@@ -147,7 +145,6 @@ class TaskBook:
         self._runs += 1
         task.slot = self._free_slot()
         task.run_id, task.owner, task.run_number = secrets.token_hex(8), worker.worker_id, self._runs
-        task.attempts += 1
         task.is_touched = task.has_progressed = False
         worker.task_id = task.task_id
         return task
@@ -195,18 +192,22 @@ class TaskBook:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return tasks and their owners as builtins."""
-        tasks = [{**vars(task), "info": dict(task.info)} for task in self.tasks.values()]  # asdict() is far slower
-        return {"runs": self._runs, "over": list(self.over), "tasks": tasks}
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Return ``tasks`` without their contents, and ``contents``, both as builtins and by the ids of the tasks."""
+        tasks = {task_id: dict(vars(task)) for task_id, task in self.tasks.items()}  # asdict() is far slower
+        return {"contents": {task_id: task.pop("info") for task_id, task in tasks.items()}, "tasks": tasks}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that ``state_dict`` returned; the leases of the owners start now."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the tasks as builtins."""
+        return {"runs": self._runs, "over": list(self.over)}
+
+    def load_state_dict(self, state: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore what ``state_dict`` and ``described`` returned; the leases of the owners start now."""
         now = self._clock()
         self._runs = int(state["runs"])
         self.over.extend(state["over"])
-        for saved in state["tasks"]:
-            task = Task(**{**saved, "is_touched": True, "waiting_since": now})
+        for name, saved in described["tasks"].items():
+            task = Task(**{**saved, "info": described["contents"][name], "is_touched": True, "waiting_since": now})
             self.tasks[task.task_id] = task
             if task.owner is not None:
                 worker = WorkerRecord(task.owner, task.role, now + self.lease, task_id=task.task_id)

@@ -1,9 +1,8 @@
 """The transport with messages over HTTP, and tensors in files on a disk that all machines share.
 
-``flask_fs.server`` and ``flask_fs.channel`` need Flask, waitress and requests; the other modules need no extra.
+``flask_fs.server`` needs aiohttp; the other modules need no extra.
 """
 
-NEEDS_FLASK = "flask_fs needs Flask, waitress and requests: pip install lightning_ding[flask]"
 CHANNEL_HEADER = "X-Lightning-Ding-Channel"
 """Header with the channel number of the run."""
 MARK_HEADER = "X-Lightning-Ding-Mark"

@@ -1,17 +1,21 @@
-"""The token that every message must carry, and the addresses that need one."""
+"""The token that every message must carry, the addresses that need one, and TLS."""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import logging
 import os
 import secrets
 import socket
+import ssl
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lightning_ding.config import require
+from lightning_ding.distributed.config import CoordinatorConfig
 
 VARIABLE = "LIGHTNING_DING_TOKEN"
 MIN_LENGTH = 16
@@ -54,6 +58,54 @@ def make_token(folder: Path) -> None:
         file = os.open(folder / TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(file, "w") as output:
             output.write(secrets.token_hex(32))
+
+
+def is_authorised(header: str | None, token: str | None) -> bool:
+    """Return whether a request may be answered, in a time that does not depend on how much of the token is right.
+
+    Args:
+        header: Content of the header ``Authorization``.
+        token: The token; None accepts every request.
+    """
+    given = (header or "").encode(errors="surrogateescape")
+    return token is None or hmac.compare_digest(given, f"Bearer {token}".encode())
+
+
+def server_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
+    """Return the certificate and the key of a coordinator; None if it has none, so that it uses HTTP without TLS.
+
+    Raises:
+        ValueError: If a file cannot be read, or the key does not belong to the certificate.
+    """
+    if config.certificate_file is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    with _naming("certificate_file and key_file", config.certificate_file, config.key_file):
+        context.load_cert_chain(config.certificate_file, config.key_file)
+    return context
+
+
+def client_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
+    """Return the certificates that a worker trusts; None if the coordinator uses HTTP without TLS.
+
+    Raises:
+        ValueError: If their file cannot be read, or there is no certificate for a key or trusted certificates.
+    """
+    if config.certificate_file is None:
+        allowed, others = "given with key_file or ca_file", (config.key_file, config.ca_file)
+        require(others == (None, None), "system.coordinator.certificate_file", allowed, None)
+        return None
+    with _naming("ca_file", config.ca_file):
+        return ssl.create_default_context(cafile=config.ca_file)
+
+
+@contextmanager
+def _naming(names: str, *files: str | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # also of ssl
+        told = " and ".join(map(repr, files))
+        raise ValueError(f"system.coordinator.{names} must be PEM files that fit, got {told}: {error}") from error
 
 
 def leads_to_one_machine(host: str) -> bool:

@@ -6,10 +6,11 @@ import json
 import logging
 import random
 import re
+import ssl
 import threading
 import time
-import weakref
 from functools import cached_property
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,8 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.distributed.file_store import FileStore, is_marked
-from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
+from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER
 from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
-
-try:
-    import requests
-    from requests.adapters import HTTPAdapter
-    from urllib3 import HTTPConnectionPool
-    from urllib3.connection import HTTPConnection
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 
 CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 30.0
@@ -53,6 +46,7 @@ class FlaskChannel(Channel):
         max_block: Maximum size of a block of tensors, in bytes.
         path_data: Folder of the tensors; None means ``folder/data``.
         path_policy: Folder of the published weights; None means ``path_data``.
+        tls: Trusted certificates for HTTPS; None for HTTP.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -69,6 +63,7 @@ class FlaskChannel(Channel):
         max_block: int = 2_000_000_000,
         path_data: str | None = None,
         path_policy: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         require(host is None or bool(HOST.fullmatch(host)), "host", "a name or an address", host)
         require(port is None or 0 < port < 65536, "port", "in [1, 65535]", port)
@@ -79,15 +74,12 @@ class FlaskChannel(Channel):
         self._max_block = max_block
         self.reconnect_timeout = reconnect_timeout
         self._address_file = folder / "coordinator.json"
-        self._host, self._port = host, port
+        self._host, self._port, self._tls = host, port, tls
         self._headers = {"Content-Type": "application/json", CHANNEL_HEADER: str(channel)}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._url: str | None = None
         self._has_answered = False
-        self._of_thread = _OfThread()
-        self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._connections: dict[int, HTTPConnection] = {}  # by the id of the thread
         self._closed = threading.Event()
 
     @cached_property
@@ -103,7 +95,9 @@ class FlaskChannel(Channel):
         while not self._closed.is_set():
             try:
                 return self._send(name, body, end - time.monotonic())
-            except _NoAnswerError as error:
+            except (OSError, HTTPException, _NoAnswerError) as error:
+                if (connection := self._connections.pop(threading.get_ident(), None)) is not None:
+                    connection.close()
                 left = end - time.monotonic()
                 if left <= 0:
                     reason = f"no answer to {name!r} in {self.reconnect_timeout:g} s: {error}"
@@ -119,40 +113,54 @@ class FlaskChannel(Channel):
     @override
     def close(self) -> None:
         self._closed.set()
-        with self._lock:
-            for session in self._sessions:
-                session.close()
+        for connection in list(self._connections.values()):
+            connection.close()
 
     def _send(self, name: str, body: bytes, left: float) -> Message:
         """Send once.
 
         Raises:
-            Refusal: If the coordinator refuses the message, or uses another folder.
-            _NoAnswerError: If there is no answer from a coordinator, or it reports an internal error.
+            Refusal: If the coordinator refuses the message, uses another folder, or has a certificate that this worker
+                does not trust.
+            OSError: If there is no answer; also HTTPException.
+            _NoAnswerError: If it comes from another program than the coordinator, or reports an internal error.
         """
-        url = self._url or self._find()
-        timeout = (CONNECT_TIMEOUT, min(READ_TIMEOUT, max(left, 1.0)))
-        try:
-            response = self._session().post(f"{url}/{name}", data=body, timeout=timeout, allow_redirects=False)
-            content = _parse(response)
-        except (requests.RequestException, _NoAnswerError) as error:
-            self._url = None
-            raise _NoAnswerError(f"{url}: {error}") from error
-        self._url, self._has_answered = url, True
-        if response.status_code == 200:
+        connection = self._connections.get(threading.get_ident())
+        if connection is None or (sock := connection.sock) is None:  # the coordinator closes it after some refusals
+            connection = self._connect()
+            sock = connection.sock
+        sock.settimeout(min(READ_TIMEOUT, max(left, 1.0)))
+        connection.request("POST", f"/{name}", body, self._headers)
+        response = connection.getresponse()
+        content = _parse(response.status, response.read())
+        self._has_answered = True
+        if response.status == 200:
             if name == "connect":
                 self._check_folder(response.headers.get(MARK_HEADER))
             return dict(content["data"])
         reason = str(content["message"])
-        raise LeaseLostError(reason) if response.status_code == 409 else Refusal(response.status_code, reason)
+        raise LeaseLostError(reason) if response.status == 409 else Refusal(response.status, reason)
+
+    def _connect(self) -> HTTPConnection:
+        host, port = self._find()
+        options: Any = {"timeout": CONNECT_TIMEOUT}
+        plain = self._tls is None
+        connection = _Connection(host, port, **options) if plain else _Secure(host, port, context=self._tls, **options)
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            told = f"the certificate of {host}:{port} is not one that system.coordinator.ca_file trusts"
+            raise Refusal(403, f"{told}: {error.verify_message}") from error
+        self._connections[threading.get_ident()] = connection
+        return connection
 
     def _check_folder(self, mark: str | None) -> None:
         if mark is not None and not is_marked(self._data, mark):
             name = f"main.exp_name={str(self._folder)!r}, which is {str(self._folder.absolute())!r} here,"
             raise Refusal(403, f"{name} is not the folder of the coordinator's run: all machines must share it")
 
-    def _find(self) -> str:
-        """Return the URL of the coordinator, if it is known."""
+    def _find(self) -> tuple[str, int]:
+        """Return host and port of the coordinator, if they are known."""
         host, port = self._host, self._port
         if host is None or port is None:
             try:
@@ -162,71 +170,41 @@ class FlaskChannel(Channel):
                 raise _NoAnswerError(f"{self._address_file} contains no address of a coordinator: {error}") from error
             if not HOST.fullmatch(host):
                 raise _NoAnswerError(f"{self._address_file} must hold a host, got {host[:100]!r}")
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def _session(self) -> requests.Session:
-        session = self._of_thread.session
-        if session is None:
-            session = requests.Session()
-            session.trust_env = False  # no proxies, and no Authorization from a .netrc
-            session.headers.update(self._headers)
-            session.mount("http://", _Adapter())
-            self._of_thread.session = session
-            with self._lock:
-                self._sessions.add(session)
-        return session
+        return host, port
 
 
 class _Connection(HTTPConnection):
     """A connection that sends head and body of a request with one system call."""
 
-    _parts: list[bytes] | None = None
-
-    @override
-    def request(self, *arguments: Any, **options: Any) -> None:
-        parts = self._parts = []
-        try:
-            super().request(*arguments, **options)
-        finally:
-            self._parts = None
-        self.send(b"".join(parts))
+    auto_open = 0
+    _head = b""
 
     @override
     def send(self, data: Any) -> None:
-        if self._parts is None:
-            super().send(data)
+        if data.startswith(b"POST ") and data.endswith(b"\r\n\r\n"):
+            self._head = data
         else:
-            self._parts.append(data)
+            head, self._head = self._head, b""
+            super().send(head + data)
 
 
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _Adapter(HTTPAdapter):
-    @override
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool}
-
-
-class _OfThread(threading.local):
-    session: requests.Session | None = None
+class _Secure(_Connection, HTTPSConnection):
+    """The same over TLS."""
 
 
 class _NoAnswerError(Exception):
     """There was no answer from a coordinator; a later attempt may succeed."""
 
 
-def _parse(response: requests.Response) -> dict[str, Any]:
+def _parse(status: int, body: bytes) -> dict[str, Any]:
     """Return the content of an answer, which may come from another program than the coordinator."""
-    if response.status_code != 200 and not 400 <= response.status_code < 500:
-        raise _NoAnswerError(f"status {response.status_code}: {response.text[:200]}")
+    if status != 200 and not 400 <= status < 500:
+        raise _NoAnswerError(f"status {status}: {body[:200]!r}")
     try:
-        content = json.loads(response.content)
-        is_answer = content["code"] == response.status_code and isinstance(content["data"], dict)
+        content = json.loads(body)
+        is_answer = content["code"] == status and isinstance(content["data"], dict)
     except (ValueError, TypeError, KeyError, RecursionError):
         is_answer = False
     if not is_answer:
-        raise _NoAnswerError(f"status {response.status_code}, not from a coordinator: {response.text[:200]!r}")
+        raise _NoAnswerError(f"status {status}, not from a coordinator: {body[:200]!r}")
     return dict(content)

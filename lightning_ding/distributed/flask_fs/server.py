@@ -1,60 +1,65 @@
-"""The HTTP server of a coordinator: Flask on waitress, in a thread of the coordinator's process.
+"""The HTTP server of a coordinator: aiohttp in one thread, which passes messages to a few others that answer them.
 
 It takes ``POST /<name>`` with a JSON object from a sender that has the token, and refuses everything else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import logging
-import math
+import os
 import re
 import socket
+import ssl
 import threading
-from typing import Any, NoReturn
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
-from lightning_ding.distributed.flask_fs.auth import callable_name
+from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER
+from lightning_ding.distributed.flask_fs.auth import callable_name, is_authorised
 from lightning_ding.distributed.flask_fs.connections import (
-    EventLoop,
+    REQUEST_TIMEOUT,
+    Connections,
     SparseLog,
     allowed_connections,
-    connection_class,
-    is_authorised,
+    web,
 )
-from lightning_ding.distributed.flask_fs.dispatcher import Dispatcher
-from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA_AT_ONCE, Handler, Message, Refusal, Server
-
-try:
-    from flask import Flask, Response, request
-    from waitress import wasyncore
-    from waitress.server import create_server
-    from waitress.task import ErrorTask
-    from werkzeug.exceptions import HTTPException
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
+from lightning_ding.distributed.messages import parse_message
+from lightning_ding.distributed.transport import DATA, HEARTBEAT, Handler, Message, Refusal, Server
 
 BACKLOG = 4096
 """Connections that the kernel accepts before the server does."""
-HEADER_BYTES = 16_384
-NAME = re.compile(r"[a-z_]{1,64}")
-MAX_DEPTH = 32
-"""Largest depth of nested lists and objects in a message."""
+CHECK = 1.0  # seconds between two looks at all connections
+CLOSE_TIMEOUT = 5.0  # seconds
+NAME = re.compile(r"/[a-z_]{1,64}")
+THREADS = {HEARTBEAT: 1, DATA: 4}
+"""Threads that only answer messages of one name, so that heartbeats never wait while data wait for a snapshot.
+
+More threads for data would only take the interpreter's lock from each other; fewer would wait for a slow disk.
+"""
+OTHER_THREADS = 16
+"""Threads for all other messages; a request for a task can occupy one for up to a second."""
 
 logger = logging.getLogger(__name__)
 _refusals = SparseLog(logger)
-_overload = SparseLog(logger, seconds=10.0)
 
 
 class FlaskServer(Server):
-    """Receives messages and passes them to a handler in many threads.
+    """Receives messages and passes them to a handler.
 
-    It listens from construction on, so that ``port`` is known, and answers from ``start`` on. The token is sent without
-    encryption: between machines, use a trusted network or a tunnel.
+    One thread receives all requests, checks their senders and sends the answers. A few others call the handler. The
+    server listens from construction on, so that ``port`` is known, and answers from ``start`` on.
+
+    Every answer is ``{success, code, message, data}``: ``code`` is the HTTP status, ``message`` an explanation. Token
+    and channel are checked for every method and path, before the body is read. A web page cannot make a browser send
+    messages: the browser would need permission to send JSON, and requests with an ``Origin`` are refused. Errors of
+    ``handler`` other than ``Refusal`` are logged and become a 500.
 
     Args:
         handler: Answers the messages, such as ``Coordinator.handle``.
@@ -64,6 +69,7 @@ class FlaskServer(Server):
         channel: Channel number in the ``X-Lightning-Ding-Channel`` of every message.
         max_message: Maximum size of a message in bytes; a larger one is refused before it is read.
         mark: Mark of the folder of the run, with which workers check that they share the folder; None for no check.
+        tls: Certificate and key for HTTPS; None for HTTP, which sends the token without encryption.
 
     Raises:
         ValueError: If ``host`` can be reached from other machines and there is no token, or it is not an address.
@@ -79,30 +85,27 @@ class FlaskServer(Server):
         channel: int = 0,
         max_message: int = 1_000_000,
         mark: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         family, address = _resolve(host, port)
         is_guarded = token is not None or ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
         allowed = "a loopback address unless there is a token (token_file or LIGHTNING_DING_TOKEN)"
         require(is_guarded, "host", allowed, host)
         require(token is None or len(token) > 0, "token", "None or a non-empty text", token)
-        listener = _listen(family, address)
-        self._server: Any = create_server(
-            make_app(handler, token, channel, max_message, mark),
-            sockets=[listener],
-            _dispatcher=Dispatcher(ANSWERED_AT_ONCE, DATA_AT_ONCE),
-            connection_limit=allowed_connections(),
-            backlog=BACKLOG,
-            max_request_header_size=HEADER_BYTES,
-            max_request_body_size=max_message + 1,  # waitress also refuses a message of exactly this size
-            channel_request_lookahead=1,  # the selector keeps a connection while its request is answered
-            ident=None,
-        )
-        self._server.channel_class = connection_class(token, _ErrorAsJson)
-        self._server.task_dispatcher.queue_logger = _overload
-        loop = EventLoop(self._server)
-        self._thread = threading.Thread(target=loop.run, name="flask_fs server", daemon=True)
+        self._handler, self._token, self._channel, self._max_message = handler, token, str(channel), max_message
+        self._headers = {} if mark is None else {MARK_HEADER: mark}
+        self._tls = tls
+        self.unanswered = 0
+        """Number of requests that were received and not answered yet."""
+        self._listener = _listen(family, address)
         self.host = host
-        self.port: int = listener.getsockname()[1]
+        self.port: int = self._listener.getsockname()[1]
+        self._pools = {name: ThreadPoolExecutor(threads, name) for name, threads in THREADS.items()}
+        self._others = ThreadPoolExecutor(OTHER_THREADS, "message")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_running, self._stop = threading.Event(), asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="flask_fs server", daemon=True)
+        self._is_closed = False
 
     @property
     def address(self) -> dict[str, Any]:  # type: ignore[override]
@@ -116,40 +119,136 @@ class FlaskServer(Server):
     @override
     def close(self) -> None:
         """Finish the messages that are being answered, for up to 5 s, and stop; a second call does nothing."""
-        server, self._server = self._server, None
-        if server is None:
+        if self._is_closed:
             return
-        server.task_dispatcher.shutdown()
-        if self._thread.is_alive():
-            server.trigger.pull_trigger(lambda: _stop_reading(server))  # in the thread that reads the sockets
-            self._thread.join(timeout=5)
-        else:
-            _stop_reading(server)
-        if not self._thread.is_alive():
-            server.close()
+        self._is_closed = True
+        if self._thread.is_alive() and self._is_running.wait(CLOSE_TIMEOUT) and self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(2 * CLOSE_TIMEOUT)
+        self._listener.close()
+        for pool in (*self._pools.values(), self._others):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        """Receive requests until :meth:`close`.
+
+        After an error, for example of the kernel, this process ends, because it would never answer again.
+        """
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            logger.critical("the HTTP server failed, so this process ends: %r", error)
+            _end_process()
+
+    async def _serve(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_note_broken)
+        self.connections = Connections(self._answer, _error, allowed_connections())
+        timeout = None if self._tls is None else REQUEST_TIMEOUT
+        options: Any = {"sock": self._listener, "backlog": BACKLOG, "ssl": self._tls, "ssl_handshake_timeout": timeout}
+        listening = await loop.create_server(self.connections, **options)
+        self._is_running.set()
+        while not self._stop.is_set():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), CHECK)
+            self.connections.close_incomplete()
+        listening.close()
+        self.connections.pre_shutdown()
+        await self.connections.shutdown(CLOSE_TIMEOUT)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.unanswered += 1
+        try:
+            name = self._check(request)
+            body = await self._read(request)
+            self.connections.note_valid(request.protocol)
+            pool = self._pools.get(name, self._others)
+            content = await asyncio.get_running_loop().run_in_executor(pool, self._handle, name, body)
+            return _response(200, content, self._headers)
+        except Refusal as refusal:
+            return _refused(request, refusal)
+        except web.RequestPayloadError as error:
+            return _error(request, 400, f"the body is malformed: {error}")
+        except Exception as error:
+            logger.error("the message %r failed", request.raw_path[:100], exc_info=error)
+            reason = f"{type(error).__name__} in the coordinator; see its log"
+            return _response(500, _content(500, reason))
+        finally:
+            self.unanswered -= 1
+
+    def _check(self, request: web.BaseRequest) -> str:
+        """Return the name of a message after checking its sender and its form, before its body arrives."""
+        headers, path = request.headers, request.raw_path.partition("?")[0]
+        if (request.content_length or 0) > self._max_message:
+            raise Refusal(413, f"a message must have at most {self._max_message} bytes")
+        if not is_authorised(headers.get("Authorization"), self._token):
+            raise Refusal(401, "missing or wrong token")
+        if "Origin" in headers:
+            raise Refusal(403, "messages from web pages are refused")
+        if (given := headers.get(CHANNEL_HEADER, "")) != self._channel:
+            raise Refusal(403, f"the channel must be {self._channel}, got {given[:20]!r}")
+        if not NAME.fullmatch(path):
+            raise Refusal(404, "there is no message of this name")
+        if request.method != "POST":
+            raise Refusal(405, f"a message must be sent with POST, got {request.method[:20]}")
+        if request.content_type != "application/json":
+            raise Refusal(415, f"the content type must be application/json, got {request.content_type[:100]!r}")
+        return path[1:]
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """Return the body of a request, which may come in chunks without a known length."""
+        parts, size = [], 0
+        async for part in request.content.iter_any():
+            size += len(part)
+            if size > self._max_message:
+                raise Refusal(413, f"a message must have at most {self._max_message} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _handle(self, name: str, body: bytes) -> bytes:
+        return _content(200, "", self._handler(name, parse_message(body)))
 
 
-def _stop_reading(server: Any) -> None:
-    """Close the connections, and end the loop that reads them; the trigger stays open for who is about to pull it."""
-    server.trigger.del_channel()
-    server.del_channel()
-    wasyncore.close_all(server._map)
+def _content(status: int, reason: str, data: Message | None = None) -> bytes:
+    """Return the JSON of an answer.
+
+    Raises:
+        ValueError: If the data contains a non-finite number.
+        TypeError: If the data contains a type that JSON does not have.
+    """
+    content = {"success": status == 200, "code": status, "message": reason[:500], "data": data or {}}
+    return json.dumps(content, allow_nan=False).encode()
 
 
-class _ErrorAsJson(ErrorTask):  # type: ignore[misc]
-    """Answers messages that waitress refuses, for example because of their size, in the form of all other answers."""
+def _response(status: int, content: bytes, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=content, status=status, headers=headers, content_type="application/json")
 
-    @override
-    def execute(self) -> None:
-        error = self.request.error
-        sender = self.channel.addr[0]
-        _refusals.write(_level(error.code), str(error.code), "refused a request of %s: %s", sender, error.body)
-        body = answer(error.code, f"{error.reason}: {error.body}")
-        self.status = f"{error.code} {error.reason}"
-        self.response_headers.append(("Content-Type", "application/json"))
-        self.set_close_on_finish()
-        self.content_length = len(body)
-        self.write(body)
+
+def _refused(request: web.BaseRequest, refusal: Refusal) -> web.Response:
+    level = logging.WARNING if refusal.status in (401, 403) else logging.INFO
+    about = (request.raw_path[:100], request.remote, refusal)
+    _refusals.write(level, str(refusal.status), "refused %r of %s: %s", *about)
+    response = _response(refusal.status, _content(refusal.status, refusal.reason))
+    if refusal.status == 401:
+        response.force_close()
+    return response
+
+
+def _error(request: web.BaseRequest, status: int, reason: str) -> web.Response:
+    """Return the answer to a request that is not HTTP."""
+    response = _refused(request, Refusal(status, reason))
+    response.force_close()
+    return response
+
+
+def _note_broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log the failure of a connection, for example of its TLS handshake."""
+    _refusals.write(logging.INFO, "broken", "%s: %r", context["message"], context.get("exception"))
+
+
+def _end_process() -> None:
+    os._exit(1)
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
@@ -170,126 +269,8 @@ def _listen(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.so
         # lets a restarted coordinator use its port at once
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise OSError(error.errno, f"cannot listen at {address[0]} port {address[1]}: {error.strerror}") from error
     return listener
-
-
-def make_app(handler: Handler, token: str | None, channel: int, max_message: int, mark: str | None = None) -> Flask:
-    """Return the WSGI app that passes messages to ``handler``; the arguments are those of :class:`FlaskServer`.
-
-    Every answer is ``{success, code, message, data}``: ``code`` is the HTTP status, ``message`` an explanation.
-    Token and channel are checked for every method and path. A web page cannot make a browser send messages: the browser
-    would need permission to send JSON, and requests with an ``Origin`` are refused. Errors of ``handler`` other than
-    ``Refusal`` are logged and become a 500.
-    """
-    app = Flask(__name__, static_folder=None, template_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = max_message
-    app.url_map.merge_slashes = False  # otherwise it would answer with a redirect
-
-    @app.before_request
-    def check_sender() -> None:
-        _check_sender(token, channel)
-
-    @app.route("/<name>", methods=["POST"], provide_automatic_options=False)
-    def message(name: str) -> Response:
-        if not NAME.fullmatch(name):
-            raise Refusal(404, "there is no message of this name")
-        if request.mimetype != "application/json":
-            raise Refusal(415, f"the content type must be application/json, got {request.mimetype[:100]!r}")
-        response = _response(200, "", handler(name, parse_message(request.get_data(cache=False))))
-        if mark is not None:
-            response.headers[MARK_HEADER] = mark
-        return response
-
-    app.register_error_handler(Refusal, _refused)
-    app.register_error_handler(HTTPException, lambda error: _refused(Refusal(error.code or 400, str(error.name))))
-    app.register_error_handler(Exception, _failed)
-    return app
-
-
-def answer(status: int, reason: str, data: Message | None = None) -> bytes:
-    """Return the JSON of an answer.
-
-    Raises:
-        ValueError: If the data contains a non-finite number.
-        TypeError: If the data contains a type that JSON does not have.
-    """
-    content = {"success": status == 200, "code": status, "message": reason[:500], "data": data or {}}
-    return json.dumps(content, allow_nan=False).encode()
-
-
-def parse_message(body: bytes) -> Message:
-    """Return the JSON object in a body.
-
-    Raises:
-        Refusal: 400, if the body is not an object, is too deeply nested, or contains a non-finite number or an integer
-            of more than 64 bits.
-    """
-    try:
-        message = json.loads(body.decode(), parse_constant=_refuse, parse_float=_float, parse_int=_int)
-    except ValueError as error:
-        raise Refusal(400, f"the body must be JSON: {str(error)[:200]}") from error
-    except RecursionError as error:
-        raise Refusal(400, f"the body must be JSON of at most {MAX_DEPTH} levels") from error
-    if not isinstance(message, dict):
-        raise Refusal(400, f"the body must be a JSON object, got {type(message).__name__}")
-    level: list[Any] = [message]
-    for _ in range(MAX_DEPTH):
-        level = [below for value in level for below in _below(value)]
-        if not level:
-            return message
-    raise Refusal(400, f"the body must be JSON of at most {MAX_DEPTH} levels")
-
-
-def _check_sender(token: str | None, channel: int) -> None:
-    if not is_authorised(request.headers.get("Authorization"), token):
-        raise Refusal(401, "missing or wrong token")
-    if "Origin" in request.headers:
-        raise Refusal(403, "messages from web pages are refused")
-    given = request.headers.get(CHANNEL_HEADER, "")
-    if given != str(channel):
-        raise Refusal(403, f"the channel must be {channel}, got {given[:20]!r}")
-
-
-def _response(status: int, reason: str, data: Message | None = None) -> Response:
-    return Response(answer(status, reason, data), status, mimetype="application/json")
-
-
-def _refused(refusal: Refusal) -> Response:
-    about = (request.path[:100], request.remote_addr, refusal)
-    _refusals.write(_level(refusal.status), str(refusal.status), "refused %r of %s: %s", *about)
-    return _response(refusal.status, refusal.reason)
-
-
-def _level(status: int) -> int:
-    return logging.WARNING if status in (401, 403) else logging.INFO
-
-
-def _failed(error: Exception) -> Response:
-    logger.error("the message %r failed", request.path[:100], exc_info=error)
-    return _response(500, f"{type(error).__name__} in the coordinator; see its log")
-
-
-def _below(value: Any) -> Any:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"numbers must be finite, got {constant}")
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        _refuse(text[:20])
-    return number
-
-
-def _int(text: str) -> int:
-    if len(text) > 20 or not -(2**63) <= int(text) < 2**64:
-        raise ValueError(f"integers must have at most 64 bits, got {text[:20]}...")
-    return int(text)

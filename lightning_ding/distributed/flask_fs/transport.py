@@ -1,4 +1,4 @@
-"""The transport over HTTP and a shared folder: messages go to a Flask server, tensors into files."""
+"""The transport over HTTP and a shared folder: messages go to an HTTP server, tensors into files."""
 
 from __future__ import annotations
 
@@ -9,23 +9,33 @@ from typing_extensions import override
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.file_store import STALE, FileStore
-from lightning_ding.distributed.flask_fs.auth import VARIABLE, leads_to_one_machine, make_token, read_token
+from lightning_ding.distributed.flask_fs.auth import (
+    VARIABLE,
+    client_tls,
+    leads_to_one_machine,
+    make_token,
+    read_token,
+    server_tls,
+)
+from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
 
 
 class FlaskTransport(Transport):
     """HTTP and files in a folder that all machines share.
 
-    ``system.coordinator`` configures the address, the token and the limits on sizes. The server and the channel need
-    the extra ``flask``.
+    ``system.coordinator`` configures the address, the token, TLS and the limits on sizes. The server needs the extra
+    ``flask``.
     """
 
     @override
     def check(self, config: ParallelConfig) -> None:
         read_token(config.system.coordinator.token_file)
+        client_tls(config.system.coordinator)
 
     @override
     def make_secret(self, config: ParallelConfig) -> None:
+        server_tls(config.system.coordinator)  # the key need not be on other machines
         if config.system.coordinator.token_file is None and VARIABLE not in os.environ:
             make_token(Path(config.main.exp_name))  # otherwise every user of this machine could send messages
 
@@ -48,7 +58,7 @@ class FlaskTransport(Transport):
         section = config.system.coordinator
         token = read_token(section.token_file, Path(config.main.exp_name))
         mark = store.mark() if isinstance(store, FileStore) else None
-        options = (section.host, section.port, token, section.channel, section.max_message, mark)
+        options = (section.host, section.port, token, section.channel, section.max_message, mark, server_tls(section))
         return FlaskServer(handler, *options)
 
     @override
@@ -59,15 +69,13 @@ class FlaskTransport(Transport):
         it; otherwise the address that the coordinator has written into the folder of the run.
 
         Raises:
-            ImportError: If a package of this transport is missing; the message explains how to install it.
-            ValueError: If the token is too short.
+            ValueError: If the token is too short, or the file of the trusted certificates cannot be used.
             OSError: If the file of the token cannot be read.
         """
-        from lightning_ding.distributed.flask_fs.channel import FlaskChannel  # needs an extra
-
         section, folder = config.system.coordinator, Path(config.main.exp_name)
         if host is None and port is None and section.port != 0 and leads_to_one_machine(section.host):
             host, port = section.host, section.port
         token, timeout = read_token(section.token_file, folder), config.system.reconnect_timeout
         paths = (config.system.path_data, config.system.path_policy)
-        return FlaskChannel(folder, host, port, token, section.channel, timeout, section.max_block, *paths)
+        options = (section.channel, timeout, section.max_block, *paths, client_tls(section))
+        return FlaskChannel(folder, host, port, token, *options)

@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.finished_run import check_continuation, end_of
-from lightning_ding.distributed.coordinator.resume_config import check_folder
+from lightning_ding.distributed.coordinator.folder import check_start
 from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel, join_cluster
 from lightning_ding.distributed.ray.collectors import (
@@ -73,12 +72,11 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     main = replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve()))
     cfg = replace(cfg, main=main, system=replace(cfg.system, transport="ray"))
     folder = Path(cfg.main.exp_name)
-    check_folder(folder, resume)
-    check_continuation(cfg)
+    is_finished = check_start(cfg, resume)
     with connected_to_ray(cfg), collected() as received:  # an exit raised inside ray.get would lose its code
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
-        if end_of(folder) is None:  # otherwise the coordinator deletes it when the run continues
+        if not is_finished:  # otherwise the coordinator deletes it when the run continues
             (folder / "result.json").unlink(missing_ok=True)
         run = _Run(cfg, resume, received)
         try:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.folder_lock import FolderLock
+from lightning_ding.distributed.coordinator.folder import holds_run, locked
 from lightning_ding.distributed.progress import REPORT, ProgressLine
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
@@ -118,17 +119,16 @@ class CoordinatorActor:
         if self._mistake is not None:
             return {"error": f"the coordinator could not start again: {self._mistake}"}
         self._coordinator.close()
-        self._lock.release()
+        self._held.close()
         written = self._folder / "result.json"
         result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
         return {**result, "error": self._coordinator.failure}
 
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
         from lightning_ding.distributed.coordinator.coordinator import Coordinator
-        from lightning_ding.distributed.coordinator.resume_config import holds_run
 
-        self._lock = FolderLock(self._folder, PATIENCE)
-        self._lock.acquire()
+        self._held = ExitStack()
+        self._held.enter_context(locked(self._folder, PATIENCE))
         restarted = import_ray().get_runtime_context().was_current_actor_reconstructed
         store = self._store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
         resumes = resume or (restarted and holds_run(self._folder))  # it may have died before it wrote its state

@@ -1,6 +1,6 @@
 """How the observations, masks and actions of agents with different spaces become those of a team, and back.
 
-Shapes: N agents, D numbers of the largest observation.
+Shapes: N agents, D numbers of the largest observation, *image the axes of an image.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ OBSERVATION = "observation"
 class TeamLayout:
     """The spaces of a team, and the conversion of what its agents see and do.
 
-    Observations are flattened and filled up with zeros. Actions are a MultiDiscrete if all agents have Discrete ones,
+    Observations are flattened and filled up with zeros; images stay images if all agents see some of one shape and
+    there is ``alive``. Actions are a MultiDiscrete if all agents have Discrete ones,
     or a Box that is filled up if all have a Box; the numbers of a Box that an agent does not have are ignored.
 
     Args:
         seen: Observation space of each agent.
         actions: Action space of each agent.
-        global_size: Number of numbers of the global state; None for none.
+        state: The global state, whose size counts, or its shape and type if it is an image; None for none.
         has_mask: Whether there are masks of legal actions.
         has_alive: Whether agents may leave the episode before it ends.
         has_rewards: Whether observations have the reward of each agent.
@@ -51,19 +52,19 @@ class TeamLayout:
         self,
         seen: Sequence[spaces.Space[Any]],
         actions: Sequence[spaces.Space[Any]],
-        global_size: int | None = None,
+        state: NDArray[Any] | None = None,
         has_mask: bool = False,
         has_alive: bool = False,
         has_rewards: bool = False,
     ) -> None:
         self._seen = [_without_mask(space) for space in seen]
-        flat = [_flat_space(space) for space in self._seen]
-        self._sizes = [space.shape[0] for space in flat]
-        self.number, self.size = len(flat), max(self._sizes)
-        low, high = (self._filled([getattr(one, end) for one in flat]) for end in ("low", "high"))
-        entries: dict[str, spaces.Space[Any]] = {AGENT_STATE: spaces.Box(low, high, dtype=np.float32)}
-        if global_size is not None:
-            entries[GLOBAL_STATE] = spaces.Box(-np.inf, np.inf, (global_size,), np.float32)
+        self.number, first = len(self._seen), self._seen[0]
+        is_same = isinstance(first, spaces.Box) and all(space == first for space in self._seen)
+        self.image: spaces.Box | None = first if has_alive and is_same and len(first.shape or ()) == 3 else None  # type: ignore[assignment]
+        self.size = 0 if self.image else max(_flat_space(space).shape[0] for space in self._seen)
+        entries: dict[str, spaces.Space[Any]] = {AGENT_STATE: self._seen_space()}
+        if state is not None:
+            entries[GLOBAL_STATE] = _state_space(state)
         self._actions = list(actions)
         self.action_space = self._action_space()
         if has_mask:
@@ -79,12 +80,15 @@ class TeamLayout:
         """The number of actions of each agent; empty with a Box."""
         return tuple(int(space.n) for space in self._actions if isinstance(space, spaces.Discrete))
 
-    def agent_state(self, observations: Sequence[Any]) -> NDArray[np.float32]:
-        """Return what all agents see, shape (N, D).
+    def agent_state(self, observations: Sequence[Any]) -> NDArray[Any]:
+        """Return what all agents see, shape (N, D) or (N, *image).
 
         Args:
             observations: The observation of each agent, None for one that is not in the episode.
         """
+        if self.image is not None:
+            nothing = np.zeros(self.image.shape, self.image.dtype)
+            return np.stack([nothing if one is None else _without(one) for one in observations])
         parts = zip(self._seen, observations, strict=True)
         return self._filled([np.zeros(0) if one is None else _flat(space, one) for space, one in parts])
 
@@ -117,6 +121,14 @@ class TeamLayout:
             filled[place, : len(row)] = row
         return filled
 
+    def _seen_space(self) -> spaces.Box:
+        if self.image is not None:
+            low, high = (np.stack([bound] * self.number) for bound in (self.image.low, self.image.high))
+            return spaces.Box(low, high, dtype=self.image.dtype.type)
+        flat = [_flat_space(space) for space in self._seen]
+        low, high = (self._filled([getattr(one, end) for one in flat]) for end in ("low", "high"))
+        return spaces.Box(low, high, dtype=np.float32)
+
     def _action_space(self) -> Any:
         kinds = {type(space) for space in self._actions}
         if kinds == {spaces.Discrete}:
@@ -135,6 +147,14 @@ def mask_of(observation: Any, info: Mapping[str, Any]) -> Any:
     """Return the mask of an agent by either of PettingZoo's conventions, or None."""
     in_obs = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
     return info.get(ACTION_MASK) if in_obs is None else in_obs
+
+
+def as_state(state: Any) -> NDArray[Any]:
+    """Return a global state as a vector of floats, or as it is if it is an image, which has three axes."""
+    found: NDArray[Any] = np.asarray(state)
+    if found.ndim != 3:
+        return found.astype(np.float32).reshape(-1)
+    return found if found.dtype == np.uint8 else found.astype(np.float32)
 
 
 def team_reward(rewards: NDArray[Any], how: TeamReward) -> float:
@@ -160,6 +180,17 @@ def _without_mask(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return rest[OBSERVATION] if list(rest) == [OBSERVATION] else spaces.Dict(rest)
 
 
+def _state_space(state: NDArray[Any]) -> spaces.Box:
+    if state.dtype == np.uint8:
+        return spaces.Box(0, 255, state.shape, np.uint8)
+    return spaces.Box(-np.inf, np.inf, state.shape, np.float32)
+
+
+def _without(observation: Any) -> Any:
+    """Return an observation without the mask beside it."""
+    return observation[OBSERVATION] if isinstance(observation, Mapping) else observation
+
+
 def _flat_space(space: spaces.Space[Any]) -> spaces.Box:
     flat = spaces.flatten_space(space)
     if not isinstance(flat, spaces.Box):
@@ -170,8 +201,7 @@ def _flat_space(space: spaces.Space[Any]) -> spaces.Box:
 def _flat(space: spaces.Space[Any], observation: Any) -> NDArray[Any]:
     """Return an observation as a vector; an entry for its mask is left out."""
     if isinstance(space, spaces.Box):
-        has_mask = isinstance(observation, Mapping)
-        return np.asarray(observation[OBSERVATION] if has_mask else observation).reshape(-1)
+        return np.asarray(_without(observation)).reshape(-1)
     if isinstance(observation, Mapping) and not isinstance(space, spaces.Dict):
         observation = observation[OBSERVATION]
     flat: Any = spaces.flatten(space, observation)

@@ -23,6 +23,7 @@ from lightning_ding.envs.teams.layout import (
     TeamLayout,
     TeamObs,
     TeamReward,
+    as_state,
     check_team_reward,
     mask_of,
     returns_of_agents,
@@ -124,11 +125,13 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
             [space(agent) for agent in self.agents] for space in (game.observation_space, game.action_space)
         )
         self._joins, self._has_state = global_state == "joined", state is not None
-        size = len(self.agents) * TeamLayout(seen, actions).size if self._joins else None
+        if self._joins:
+            joined = TeamLayout(seen, actions, has_alive=True)
+            allowed = "'none' for agents that see images, whose critic sees those of all agents then"
+            require(joined.image is None, "global_state", allowed, global_state)
+            state = np.zeros(joined.number * joined.size, np.float32)
         self._has_mask = any(mask_of(first.get(one), infos.get(one, {})) is not None for one in self.agents)
-        self._layout = TeamLayout(
-            seen, actions, size if state is None else state.size, self._has_mask, True, self._has_rewards
-        )
+        self._layout = TeamLayout(seen, actions, state, self._has_mask, True, self._has_rewards)
         self.observation_space: Any = self._layout.observation_space
         self.action_space: Any = self._layout.action_space
         self.render_mode = getattr(game, "render_mode", None)
@@ -190,7 +193,7 @@ class ParallelTeam(gym.Env[TeamObs, NDArray[Any]]):
         if self._joins:
             obs[GLOBAL_STATE] = obs[AGENT_STATE].reshape(-1)
         elif self._has_state:
-            obs[GLOBAL_STATE] = np.asarray(self.game.state(), np.float32).reshape(-1)
+            obs[GLOBAL_STATE] = as_state(self.game.state())
         if self._has_mask:
             pairs = zip(found, self.agents, strict=True)
             obs[ACTION_MASK] = self._layout.mask([mask_of(one, infos.get(agent, {})) for one, agent in pairs], alive)
@@ -265,9 +268,9 @@ def is_parallel(env: Any) -> bool:
 
 
 def _state_of(game: Any) -> NDArray[Any] | None:
-    """Return the state of a game as an array; None if it has none."""
+    """Return the state of a game; None if it has none."""
     try:
-        return np.asarray(game.state())
+        return as_state(game.state())
     except (NotImplementedError, AttributeError):
         return None
 

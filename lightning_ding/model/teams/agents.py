@@ -1,6 +1,7 @@
 """Networks of the agents of a team: one for all, or one for each group of agents, evaluated together.
 
-Shapes: T steps, B sequences or envs, N agents, G groups, D numbers that an agent sees, H features, S size of a state.
+Shapes: T steps, B sequences or envs, N agents, G groups, D numbers that an agent sees, H features, S size of a state,
+F features of an image.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.core import create_core
+from lightning_ding.model.encoder import encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.mlp import MLP, activation_function
 
 Sharing = bool | Sequence[int]
+Shape = int | Sequence[int]
 
 
 def groups_of(agent_num: int, parameter_sharing: Sharing) -> tuple[int, ...]:
@@ -41,6 +44,60 @@ def groups_of(agent_num: int, parameter_sharing: Sharing) -> tuple[int, ...]:
     allowed = f"true, false, or the numbers of the groups of {agent_num} agents, counted from 0"
     require(fits, "model.parameter_sharing", allowed, parameter_sharing)
     return groups
+
+
+class ImageFeatures(nn.Module):
+    """Features of images, by an encoder that all agents share; vectors stay as they are.
+
+    Args:
+        shape: Size of a vector, or shape of an image or of a stack of images.
+        encoder: Name of a registered encoder of images; None means ``conv``.
+        encoder_kwargs: Further arguments of the encoder, see :func:`create_encoder`.
+        activation: Activation of the encoder.
+        layer_norm: Normalise the encoder's layers.
+
+    Example:
+        >>> images = ImageFeatures((3, 24, 24), encoder_kwargs={"channels": [4, 4, 4], "feature_size": 16})
+        >>> images(torch.zeros(5, 2, 3, 24, 24)).shape, ImageFeatures(7)(torch.zeros(5, 2, 7)).shape
+        (torch.Size([5, 2, 16]), torch.Size([5, 2, 7]))
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        encoder: str | None = None,
+        encoder_kwargs: Mapping[str, Any] | None = None,
+        activation: str = "relu",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.layers: Any = None
+        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.output_size: int = self.shape[0]
+        if not isinstance(shape, int):
+            self.layers = encoder_for(self.shape, encoder, None, activation, layer_norm, encoder_kwargs)
+            self.output_size = self.layers.output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features (..., F) of images (..., *shape), or vectors (..., D) as they are."""
+        if self.layers is None:
+            return x
+        features: Tensor = self.layers(x.reshape(-1, *self.shape))
+        return features.view(*x.shape[: x.ndim - len(self.shape)], -1)
+
+
+def check_image_options(encoder: str | None, encoder_kwargs: Mapping[str, Any] | None, *shapes: Shape) -> None:
+    """Raise if there are options of an encoder of images, but only vectors."""
+    has_images = not all(isinstance(shape, int) for shape in shapes)
+    for name, value in (("encoder", encoder), ("encoder_kwargs", encoder_kwargs)):
+        require(has_images or not value, f"model.{name}", "left out for a team that sees vectors", value)
+
+
+def check_vectors(network: str, **shapes: Shape) -> None:
+    """Raise if a network that has no encoder of images gets the shape of one."""
+    for name, shape in shapes.items():
+        allowed = f"the size of a vector, as {network} has no encoder of images"
+        require(isinstance(shape, int), f"model.{name}", allowed, shape)
 
 
 class AgentMLP(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.teams.agents import one_hot
+from lightning_ding.model.teams.agents import Shape, one_hot
 from lightning_ding.model.teams.team_vac import TeamVAC
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import action_counts, alive
@@ -37,8 +37,8 @@ class COMA(TeamVAC):
     def __init__(
         self,
         agent_num: int,
-        agent_obs_shape: int,
-        global_obs_shape: int,
+        agent_obs_shape: Shape,
+        global_obs_shape: Shape,
         action_shape: int | Sequence[int],
         **options: Any,
     ) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lightning_ding.model.actor import FIRST_LOG_SIGMA
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.teams.agents import check_vectors
 from lightning_ding.model.teams.team_vac import TeamVAC
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE
@@ -49,6 +50,10 @@ class HAVAC(TeamVAC):
         (torch.Size([2, 3, 5]), 3)
     """
 
+    def __init__(self, agent_num: int, agent_obs_shape: int, global_obs_shape: int, *args: Any, **options: Any) -> None:
+        check_vectors("happo", agent_obs_shape=agent_obs_shape, global_obs_shape=global_obs_shape)
+        super().__init__(agent_num, agent_obs_shape, global_obs_shape, *args, **options)
+
     def _make_actors(
         self,
         agent_num: int,
@@ -66,7 +71,7 @@ class HAVAC(TeamVAC):
     def compute_actor(self, obs: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return ``logit``: a tensor (..., N, A), or for continuous actions ``mu`` and ``sigma`` of that shape."""
         agents: Any = self.agents
-        output = full_precision(stacked([agent.net for agent in agents], obs[AGENT_STATE]))
+        output = full_precision(stacked([agent.net for agent in agents], self.images(obs[AGENT_STATE])))
         if agents[0].log_sigma is None:
             return {"logit": output}
         sigma = torch.stack([agent.log_sigma for agent in agents]).exp()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing, one_hot
+from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing, check_vectors, one_hot
 from lightning_ding.model.teams.team_vac import AgentHead, OutputLayer, init_agents_orthogonally, last_layer
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE, action_counts, alive
@@ -134,6 +134,7 @@ class MAT(nn.Module):
         critic_hidden_size_list: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        check_vectors("mat", agent_obs_shape=agent_obs_shape)
         require(action_space in ("discrete", "continuous"), "action_space", "discrete or continuous", action_space)
         self.is_discrete = action_space == "discrete"
         require(

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing
+from lightning_ding.model.teams.agents import (
+    AgentEncoder,
+    AgentMLP,
+    ImageFeatures,
+    Shape,
+    Sharing,
+    check_image_options,
+)
 from lightning_ding.model.teams.mixers import JointValues, MonotonicMixer, UnrestrictedMixer
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE, action_counts, global_state
@@ -23,22 +30,34 @@ class AgentValues(nn.Module):
 
     Args:
         action_size: Largest number of actions of an agent A.
-        encoder: Arguments of :class:`AgentEncoder`.
+        seen: Size D, or shape of the image, of what an agent sees.
+        images: Arguments of :class:`ImageFeatures` after the shape.
+        added: Numbers that an agent sees in addition.
+        encoder: Arguments of :class:`AgentEncoder`, except for ``obs_size``.
     """
 
-    def __init__(self, action_size: int, **encoder: Any) -> None:
+    def __init__(
+        self, action_size: int, seen: Shape, images: Mapping[str, Any], added: int = 0, **encoder: Any
+    ) -> None:
         super().__init__()
-        self.encoder = AgentEncoder(**encoder)
+        self.images = ImageFeatures(seen, **images)
+        self.encoder = AgentEncoder(obs_size=self.images.output_size + added, **encoder)
         self.head = AgentMLP([self.encoder.output_size, action_size], self.encoder.groups)
 
-    def forward(self, seen: Tensor, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, seen: Tensor, state: Tensor, starts: Tensor | None = None, added: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return values (T, B, N, A), features (T, B, N, H) and the state after the last step, shape (B, S).
 
         Args:
-            seen: What the agents see, shape (T, B, N, D).
+            seen: What the agents see, shape (T, B, N, D) or (T, B, N, *image).
             state: State before the first step, shape (B, S).
             starts: Whether a step is the first of an episode, shape (T, B); None if none is.
+            added: What all agents see in addition, shape (T, B, number); None for nothing.
         """
+        seen = self.images(seen)
+        if added is not None:
+            seen = torch.cat([seen, added.unsqueeze(-2).expand(*seen.shape[:-1], -1)], -1)
         if self.encoder.core is None:
             feature = self.encoder(seen)
         else:
@@ -52,8 +71,8 @@ class TeamQ(nn.Module):
 
     Args:
         agent_num: Number of agents N.
-        agent_obs_shape: Numbers that an agent sees.
-        global_obs_shape: Size of the global state.
+        agent_obs_shape: Numbers that an agent sees, or shape of the image that it sees.
+        global_obs_shape: Size of the global state, or its shape if it is an image.
         action_shape: Number of actions of an agent, or of each agent where they differ.
         parameter_sharing: Which agents share their weights: true for all, false for none, or the number of each
             agent's group.
@@ -62,6 +81,8 @@ class TeamQ(nn.Module):
         activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
         layer_norm: Apply layer normalisation before the activation of each hidden layer.
         core: Arguments of :class:`RecurrentCore`; None, or the type None, for agents without memory.
+        encoder: Name of the registered encoder of images, see :class:`ImageFeatures`.
+        encoder_kwargs: Further arguments of that encoder.
 
     Example:
         >>> network = TeamQ(agent_num=3, agent_obs_shape=4, global_obs_shape=12, action_shape=2)
@@ -72,8 +93,8 @@ class TeamQ(nn.Module):
     def __init__(
         self,
         agent_num: int,
-        agent_obs_shape: int,
-        global_obs_shape: int,
+        agent_obs_shape: Shape,
+        global_obs_shape: Shape,
         action_shape: int | Sequence[int],
         parameter_sharing: Sharing = True,
         agent_id: bool = True,
@@ -81,15 +102,20 @@ class TeamQ(nn.Module):
         activation: str = "relu",
         layer_norm: bool = False,
         core: Mapping[str, Any] | None = None,
+        encoder: str | None = None,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.agent_num, self.global_size = agent_num, global_obs_shape
+        check_image_options(encoder, encoder_kwargs, agent_obs_shape, global_obs_shape)
+        self.agent_num, self.global_shape = agent_num, global_obs_shape
         self.action_size = max(action_counts(agent_num, action_shape))
         widths = (64, 64) if encoder_hidden_size_list is None else tuple(encoder_hidden_size_list)
         layers: dict[str, Any] = {"hidden_sizes": widths, "activation": activation, "layer_norm": layer_norm}
         layers["core"] = core if core and core["type"] else None
         ids = {"parameter_sharing": parameter_sharing, "agent_id": agent_id}
-        self.options = {"agent_num": agent_num, "obs_size": agent_obs_shape, **ids, **layers}
+        self.image_options: dict[str, Any] = {"encoder": encoder, "encoder_kwargs": encoder_kwargs}
+        self.image_options |= {"activation": activation, "layer_norm": layer_norm}
+        self.options = {"agent_num": agent_num, "seen": agent_obs_shape, "images": self.image_options, **ids, **layers}
         self.agents = AgentValues(self.action_size, **self.options)
         self.state_size = self.agents.encoder.state_size
 
@@ -117,6 +143,10 @@ class TeamQ(nn.Module):
         """Return the values that are learned, here those of each agent, shape (..., N), of their chosen actions."""
         return value
 
+    def _state_images(self) -> ImageFeatures:
+        """Return the features of the global state."""
+        return ImageFeatures(self.global_shape, **self.image_options)
+
 
 @MODEL_REGISTRY.register("vdn")
 class VDNNetwork(TeamQ):
@@ -139,11 +169,13 @@ class QMIXNetwork(TeamQ):
 
     def __init__(self, *, mixing_embed_dim: int = 32, hypernet_embed: int = 64, **agents: Any) -> None:
         super().__init__(**agents)
-        self.mixer = MonotonicMixer(self.agent_num, self.global_size, mixing_embed_dim, hypernet_embed)
+        self.state_images = self._state_images()
+        sizes = (self.agent_num, self.state_images.output_size)
+        self.mixer = MonotonicMixer(*sizes, mixing_embed_dim, hypernet_embed)
 
     def mix(self, value: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the value of the team, shape (...,), of those of its agents, shape (..., N)."""
-        return self.mixer(value, global_state(obs))  # type: ignore[no-any-return]
+        return self.mixer(value, self.state_images(global_state(obs)))  # type: ignore[no-any-return]
 
 
 @MODEL_REGISTRY.register("wqmix")
@@ -158,7 +190,9 @@ class WQMIXNetwork(QMIXNetwork):
     def __init__(self, *, central_embed_dim: int = 256, **agents: Any) -> None:
         super().__init__(**agents)
         self.central = AgentValues(self.action_size, **self.options)
-        self.central_mixer = UnrestrictedMixer(self.agent_num, self.global_size, central_embed_dim)
+        self.central_images = self._state_images()
+        sizes = (self.agent_num, self.central_images.output_size)
+        self.central_mixer = UnrestrictedMixer(*sizes, central_embed_dim)
         self.state_size *= 2
 
     def forward(self, obs: Mapping[str, Tensor], state: Tensor, starts: Tensor | None = None) -> dict[str, Tensor]:
@@ -170,7 +204,7 @@ class WQMIXNetwork(QMIXNetwork):
 
     def mix_central(self, value: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the central value of the team, shape (...,), of those of the central agents, shape (..., N)."""
-        return self.central_mixer(value, global_state(obs))  # type: ignore[no-any-return]
+        return self.central_mixer(value, self.central_images(global_state(obs)))  # type: ignore[no-any-return]
 
 
 @MODEL_REGISTRY.register("madqn")
@@ -184,19 +218,17 @@ class MADQNNetwork(VDNNetwork):
 
     def __init__(self, *, global_cooperation: bool = True, **agents: Any) -> None:
         super().__init__(**agents)
-        self.sees_state = global_cooperation
-        size = self.options["obs_size"] + self.global_size * global_cooperation
-        self.cooperation = AgentValues(self.action_size, **{**self.options, "obs_size": size})
+        self.state_images = self._state_images() if global_cooperation else None
+        size = 0 if self.state_images is None else self.state_images.output_size
+        self.cooperation = AgentValues(self.action_size, added=size, **self.options)
         self.state_size *= 2
 
     def forward(self, obs: Mapping[str, Tensor], state: Tensor, starts: Tensor | None = None) -> dict[str, Tensor]:
         """Return what :class:`TeamQ` returns, and ``cooperation`` (T, B, N, A), the values that know more."""
         own, others = state.chunk(2, 1) if self.state_size else (state, state)
-        output, seen = super().forward(obs, own, starts), obs[AGENT_STATE]
-        if self.sees_state:
-            known = global_state(obs).unsqueeze(-2).expand(*seen.shape[:-1], -1)
-            seen = torch.cat([seen, known], -1)
-        output["cooperation"], _, after = self.cooperation(seen, others, starts)
+        output = super().forward(obs, own, starts)
+        known = None if self.state_images is None else self.state_images(global_state(obs))
+        output["cooperation"], _, after = self.cooperation(obs[AGENT_STATE], others, starts, known)
         return output | {"state": torch.cat([output["state"], after], 1)}
 
 
@@ -211,5 +243,10 @@ class QTRANNetwork(VDNNetwork):
 
     def __init__(self, *, embedding_size: int = 64, **agents: Any) -> None:
         super().__init__(**agents)
-        size = self.agents.encoder.output_size
-        self.joint = JointValues(size, self.action_size, self.global_size, embedding_size)
+        self.state_images = self._state_images()
+        sizes = (self.agents.encoder.output_size, self.action_size, self.state_images.output_size)
+        self.joint = JointValues(*sizes, embedding_size)
+
+    def state_of(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Return the global state, or the features of one that is an image, for ``joint``; shape (..., F)."""
+        return self.state_images(global_state(obs))  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from lightning_ding.model.actor import LOG_SIGMA_RANGE
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import check_widths, full_precision
 from lightning_ding.model.qac import EncoderAndHead
-from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing, groups_of
+from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing, check_vectors, groups_of
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE, ALIVE, action_counts, alive, global_state
 
@@ -159,6 +159,7 @@ class TeamQAC(nn.Module):
         last_layer_init: float | None = None,
     ) -> None:
         super().__init__()
+        check_vectors("this one", agent_obs_shape=agent_obs_shape, global_obs_shape=global_obs_shape)
         require(action_space == "discrete" or not action_values, "action_values", "False without 'discrete'", True)
         check_widths("encoder_hidden_size_list", encoder_hidden_size_list)
         check_widths("critic_hidden_size_list", critic_hidden_size_list)

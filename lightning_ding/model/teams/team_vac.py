@@ -18,7 +18,14 @@ from lightning_ding.config import require
 from lightning_ding.model.actor import FIRST_LOG_SIGMA
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import full_precision
-from lightning_ding.model.teams.agents import AgentEncoder, AgentMLP, Sharing
+from lightning_ding.model.teams.agents import (
+    AgentEncoder,
+    AgentMLP,
+    ImageFeatures,
+    Shape,
+    Sharing,
+    check_image_options,
+)
 from lightning_ding.model.vac import MODES
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.utils.teams import AGENT_STATE, action_counts, global_state
@@ -66,8 +73,8 @@ class TeamVAC(nn.Module):
 
     Args:
         agent_num: Number of agents N.
-        agent_obs_shape: Numbers that an agent sees D.
-        global_obs_shape: Size of the global state.
+        agent_obs_shape: Numbers that an agent sees D, or shape of the image that it sees.
+        global_obs_shape: Size of the global state, or its shape if it is an image.
         action_shape: Number of actions of an agent, or of each agent, or number of dimensions of an agent.
         action_space: Kind of action space.
         centralised: Whether the critic sees the global state in addition to what the agent sees.
@@ -79,6 +86,8 @@ class TeamVAC(nn.Module):
         log_std_init: Logarithm of the initial standard deviation of continuous actions; None for -0.5.
         core: Arguments of the recurrent layers of actor and critic; None for none.
         critic_hidden_size_list: Widths of the layers of the critic; None for those of the actor.
+        encoder: Name of the registered encoder of images, see :class:`ImageFeatures`; actor and critic have one each.
+        encoder_kwargs: Further arguments of that encoder.
 
     Example:
         >>> network = TeamVAC(agent_num=3, agent_obs_shape=4, global_obs_shape=12, action_shape=5)
@@ -90,8 +99,8 @@ class TeamVAC(nn.Module):
     def __init__(
         self,
         agent_num: int,
-        agent_obs_shape: int,
-        global_obs_shape: int,
+        agent_obs_shape: Shape,
+        global_obs_shape: Shape,
         action_shape: int | Sequence[int],
         action_space: Literal["discrete", "continuous"] = "discrete",
         centralised: bool = True,
@@ -103,8 +112,11 @@ class TeamVAC(nn.Module):
         log_std_init: float | None = None,
         core: Mapping[str, Any] | None = None,
         critic_hidden_size_list: Sequence[int] | None = None,
+        encoder: str | None = None,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        check_image_options(encoder, encoder_kwargs, agent_obs_shape, global_obs_shape)
         require(action_space in ("discrete", "continuous"), "action_space", "discrete or continuous", action_space)
         is_discrete = action_space == "discrete"
         require(is_discrete or isinstance(action_shape, int), "action_shape", "a number of dimensions", action_shape)
@@ -113,9 +125,12 @@ class TeamVAC(nn.Module):
         of_critic = widths if critic_hidden_size_list is None else critic_hidden_size_list
         options = (activation, layer_norm, core)
         self.centralised = centralised
-        sizes = (agent_obs_shape, max(action_counts(1, action_shape)))
+        of_images = (encoder, encoder_kwargs, activation, layer_norm)
+        self.images, self.critic_images = (ImageFeatures(agent_obs_shape, *of_images) for _ in range(2))
+        self.state_images = ImageFeatures(global_obs_shape if centralised else 0, *of_images)
+        sizes = (self.images.output_size, max(action_counts(1, action_shape)))
         self._make_actors(agent_num, *sizes, is_discrete, log_std_init, parameter_sharing, agent_id, widths, *options)
-        seen, outputs = self._critic_sizes(agent_num, agent_obs_shape, global_obs_shape, sizes[1])
+        seen, outputs = self._critic_sizes(agent_num, sizes[0], self.state_images.output_size, sizes[1])
         self.critic_encoder = AgentEncoder(agent_num, seen, parameter_sharing, agent_id, of_critic, *options)
         self.critic = AgentMLP([self.critic_encoder.output_size, outputs], self.critic_encoder.groups)
 
@@ -147,7 +162,7 @@ class TeamVAC(nn.Module):
 
     def compute_actor(self, obs: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return ``logit``: a tensor (..., N, A), or for continuous actions ``mu`` and ``sigma`` of that shape."""
-        return {"logit": self.actor(self.encoder(obs[AGENT_STATE]))}
+        return {"logit": self.actor(self.encoder(self.images(obs[AGENT_STATE])))}
 
     def compute_critic(self, obs: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return ``value``, shape (..., N)."""
@@ -159,10 +174,10 @@ class TeamVAC(nn.Module):
 
     def seen_by_critic(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the input of the critic, the leading axes of which end with the axis of agents."""
-        seen = obs[AGENT_STATE]
+        seen: Tensor = self.critic_images(obs[AGENT_STATE])
         if not self.centralised:
             return seen
-        state = global_state(obs).to(seen.dtype).unsqueeze(-2)
+        state = self.state_images(global_state(obs)).to(seen.dtype).unsqueeze(-2)
         return torch.cat([seen, state.expand(*seen.shape[:-1], -1)], -1)
 
     def _value(self, features: Tensor) -> Tensor:
@@ -170,11 +185,12 @@ class TeamVAC(nn.Module):
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that determine actions."""
-        return [*self.encoder.parameters(), *self.actor.parameters()]
+        return [*self.images.parameters(), *self.encoder.parameters(), *self.actor.parameters()]
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that determine values."""
-        return [*self.critic_encoder.parameters(), *self.critic.parameters()]
+        images = [*self.critic_images.parameters(), *self.state_images.parameters()]
+        return [*images, *self.critic_encoder.parameters(), *self.critic.parameters()]
 
     @property
     def critic_output(self) -> nn.Linear | OutputLayer:
@@ -186,6 +202,8 @@ class TeamVAC(nn.Module):
 
         The arguments are those of :meth:`VAC.init_orthogonally`.
         """
+        for images in (self.images, self.critic_images, self.state_images):
+            init_agents_orthogonally(images, hidden)
         self._init_actors(hidden, actor)
         init_agents_orthogonally(self.critic_encoder.layers, hidden)
         init_agents_orthogonally(self.critic, critic)
@@ -226,7 +244,7 @@ class RecurrentTeamVAC(TeamVAC):
             ``logit``, leading axes (T B, N); ``value``, shape (T B, N); ``state`` after the last step, shape (B, S).
         """
         before = state.split([self.encoder.state_size, self.critic_encoder.state_size], dim=1)
-        features, of_actor = self.encoder.unroll(obs[AGENT_STATE], before[0], starts)
+        features, of_actor = self.encoder.unroll(self.images(obs[AGENT_STATE]), before[0], starts)
         of_values, of_critic = self.critic_encoder.unroll(self.seen_by_critic(obs), before[1], starts)
         logit, value = self.actor(features.flatten(0, 1)), self._value(of_values.flatten(0, 1))
         return {"logit": logit, "value": value, "state": torch.cat([of_actor, of_critic], dim=1)}
@@ -255,9 +273,10 @@ def last_layer(layers: AgentMLP) -> nn.Linear | OutputLayer:
 def init_agents_orthogonally(layers: nn.Module, gain: float) -> None:
     """Initialise the linear layers of each group of agents with orthogonal weights and zero biases."""
     for layer in layers.modules():
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(layer.weight, gain)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
         elif isinstance(layer, EnsembleMLP):
             for weight, bias in zip(layer.weights, layer.biases, strict=True):
                 for of_group in weight.detach():

@@ -85,7 +85,7 @@ def count_shape(space: spaces.Space[Any], path: tuple[str, ...], shape: tuple[in
         return ()
     from lightning_ding.utils.teams import AGENT_STATE, ALIVE, is_team
 
-    counts_agents = path == (AGENT_STATE,) and is_team(space) and ALIVE in space.spaces
+    counts_agents = path == (AGENT_STATE,) and len(shape) == 2 and is_team(space) and ALIVE in space.spaces
     return (shape[0], 1) if counts_agents else ()
 
 

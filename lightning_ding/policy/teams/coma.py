@@ -31,9 +31,9 @@ from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import RolloutBatch
 from lightning_ding.policy.on_policy_options import ActorCriticLearnConfig, OnPolicyCollectConfig, OnPolicyConfig
 from lightning_ding.policy.replay_policy import make_target, polyak_update
-from lightning_ding.policy.teams.on_policy import TeamActorCriticModelConfig, TeamActorCriticPolicy, of_living
+from lightning_ding.policy.teams.on_policy import TeamActorCriticPolicy, TeamVACModelConfig, of_living
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.utils.teams import AGENT_STATE
+from lightning_ding.utils.teams import AGENT_STATE, axes_of_agents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class COMACollectConfig(OnPolicyCollectConfig):
 class COMAConfig(OnPolicyConfig):
     """Everything that can be set of COMA."""
 
-    model: TeamActorCriticModelConfig = field(default_factory=TeamActorCriticModelConfig)
+    model: TeamVACModelConfig = field(default_factory=TeamVACModelConfig)
     """The network."""
     learn: COMALearnConfig = field(default_factory=COMALearnConfig)
     """Options for updates."""
@@ -166,7 +166,7 @@ class COMAPolicy(TeamActorCriticPolicy):
 
     def _critic_output(self, obs: Any) -> Tensor:
         """Return the critic's output for the first action of each agent, by which the critic's layers are measured."""
-        action = torch.zeros(obs[AGENT_STATE].shape[:-1], dtype=torch.long, device=obs[AGENT_STATE].device)
+        action = torch.zeros(axes_of_agents(obs), dtype=torch.long, device=obs[AGENT_STATE].device)
         return rl.take_action_value(self.model.compute_critic(obs, action)["q_value"], action)
 
     def _output_layer(self, obs: Any) -> Any:

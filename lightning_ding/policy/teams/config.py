@@ -5,8 +5,8 @@ Shapes: N agents, A actions or dimensions of an agent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from gymnasium import spaces
@@ -27,15 +27,16 @@ class TeamModelConfig:
 
     MOVED: ClassVar[dict[str, str]] = WITHOUT_SDE | moved(
         obs_shape="set agent_obs_shape and global_obs_shape",
-        encoder="the agents of a team see vectors; set encoder_hidden_size_list",
+        encoder="the agents of this policy see vectors; set encoder_hidden_size_list",
     )
 
     agent_num: int | None = None
     """Number of agents N; None means that it is taken from the env."""
-    agent_obs_shape: int | None = None
-    """Size of what an agent sees; None means that it is taken from the env."""
-    global_obs_shape: int | None = None
-    """Size of the global state, or of all that the agents see; None means that it is taken from the env."""
+    agent_obs_shape: int | Sequence[int] | None = None
+    """Size of what an agent sees, or the shape of its image; None means that it is taken from the env."""
+    global_obs_shape: int | Sequence[int] | None = None
+    """Size of the global state or of all that the agents see, or the shape of an image or of a stack of images; None
+    means that it is taken from the env."""
     action_shape: int | Sequence[int] | None = None
     """Number of actions of an agent, or of each agent where they differ, or number of dimensions; None means that it
     is taken from the env."""
@@ -51,6 +52,20 @@ class TeamModelConfig:
     """Activation function after every hidden layer."""
     layer_norm: bool = False
     """Normalise every hidden layer before its activation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamImageModelConfig(TeamModelConfig):
+    """The network of an algorithm of teams whose agents may see images."""
+
+    MOVED: ClassVar[dict[str, str]] = {key: hint for key, hint in TeamModelConfig.MOVED.items() if key != "encoder"}
+
+    encoder: str | None = None
+    """Registered encoder of images (conv, impala or your own), which precedes the layers of an agent; None means conv.
+    Left out for a team that sees vectors."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of that encoder by name, such as channels, feature_size, kernel_size and stride; see the page on
+    networks."""
 
 
 def team_section(observation_space: spaces.Space[Any], action_space: spaces.Space[Any], policy: str) -> dict[str, Any]:

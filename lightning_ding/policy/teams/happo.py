@@ -12,7 +12,7 @@ Shapes: S transitions of a rollout, B batch, N agents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import torch
@@ -24,6 +24,7 @@ from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import RolloutBatch
 from lightning_ding.policy.teams.mappo import MAPPOConfig, MAPPOPolicy
+from lightning_ding.policy.teams.on_policy import TeamActorCriticModelConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.utils.ranks import gather_rows
 from lightning_ding.utils.teams import ALIVE, alive
@@ -35,6 +36,8 @@ class HAPPOConfig(MAPPOConfig):
 
     recompute_adv: bool = False
     """Always False: the critic learns after the actors, so that advantages stay as they are."""
+    model: TeamActorCriticModelConfig = field(default_factory=TeamActorCriticModelConfig)  # type: ignore[assignment]
+    """The network, whose agents see vectors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

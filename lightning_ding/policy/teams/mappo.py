@@ -22,7 +22,7 @@ from lightning_ding.policy.base.recurrent import RecurrentModelConfig, with_memo
 from lightning_ding.policy.on_policy_options import ActorCriticCollectConfig, OnPolicyConfig
 from lightning_ding.policy.ppo import PPOLearnConfig, PPOPolicy
 from lightning_ding.policy.recurrent_ppo import RecurrentPPOPolicy
-from lightning_ding.policy.teams.on_policy import TeamActorCriticModelConfig, TeamActorCriticPolicy
+from lightning_ding.policy.teams.on_policy import TeamActorCriticPolicy, TeamVACModelConfig
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -41,7 +41,7 @@ class MAPPOConfig(OnPolicyConfig):
 
     recompute_adv: bool = True
     """Compute values and advantages again before each pass over a rollout."""
-    model: TeamActorCriticModelConfig = field(default_factory=TeamActorCriticModelConfig)
+    model: TeamVACModelConfig = field(default_factory=TeamVACModelConfig)
     """The network."""
     learn: PPOLearnConfig = field(default_factory=PPOLearnConfig)
     """Options for updates."""
@@ -92,7 +92,7 @@ class IPPOPolicy(MAPPOPolicy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentMAPPOModelConfig(RecurrentModelConfig, TeamActorCriticModelConfig):
+class RecurrentMAPPOModelConfig(RecurrentModelConfig, TeamVACModelConfig):
     """The network of the actors and the critics of a team, with recurrent layers."""
 
 

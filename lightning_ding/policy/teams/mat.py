@@ -46,7 +46,7 @@ class MATModelConfig(TeamActorCriticModelConfig):
 class MATConfig(MAPPOConfig):
     """Everything that can be set of MAT."""
 
-    model: MATModelConfig = field(default_factory=MATModelConfig)
+    model: MATModelConfig = field(default_factory=MATModelConfig)  # type: ignore[assignment]
     """The network; parameter_sharing is that of the layers before and after the transformer."""
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from lightning_ding.model.teams.team_vac import OutputLayer
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import ActorCriticPolicy, RolloutBatch
-from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamModelConfig, team_section
+from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamImageModelConfig, TeamModelConfig, team_section
 from lightning_ding.utils.teams import AGENT_REWARD, ALIVE, action_counts, agent_rewards, alive, legal_actions
 
 
@@ -46,6 +46,11 @@ class TeamActorCriticModelConfig(TeamModelConfig):
     """Widths of the layers of a critic; None means those of encoder_hidden_size_list."""
     log_std_init: float | None = None
     """Logarithm of the initial standard deviation of continuous actions; None means -0.5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamVACModelConfig(TeamImageModelConfig, TeamActorCriticModelConfig):
+    """The network of the actors and the critics of a team that may see images, for which each has an encoder."""
 
 
 class TeamActorCriticPolicy(ActorCriticPolicy[Any]):

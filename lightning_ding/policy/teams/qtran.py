@@ -30,7 +30,6 @@ from lightning_ding.policy.teams.team_q import (
     TeamQPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.utils.teams import global_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +89,12 @@ class QTRANPolicy(TeamQPolicy[QTRANConfig]):
         ``nopt_loss``.
         """
         steps, learn = self._steps(batch), self.config.learn
-        feature, alive, state = steps.output["feature"], steps.alive[:-1], global_state(steps.now)
+        feature, alive, state = steps.output["feature"], steps.alive[:-1], self.model.state_of(steps.now)
         best = self._greedy(steps.output["logit"].detach(), steps.now)
         joint = self.model.joint(feature, batch["action"], alive, state)
         with torch.no_grad():
-            after = (steps.target["feature"], steps.following, steps.alive[1:], global_state(steps.after))
+            state_after = self.target_model.state_of(steps.after)
+            after = (steps.target["feature"], steps.following, steps.alive[1:], state_after)
             target = self._targets_of(batch, steps, self.target_model.joint(*after))
             joint_of_best = self.model.joint(feature, best, alive, state)
         of_state = self.model.joint.of_state(state)

@@ -24,7 +24,7 @@ from lightning_ding.policy.base.optimizers import make_optimizer
 from lightning_ding.policy.base.recurrent import EnvStates, act, memory_of, with_memory
 from lightning_ding.policy.q_learning import QLearningLearnConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayPolicy
-from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamModelConfig, team_section
+from lightning_ding.policy.teams.config import TEAM_SHAPES, TeamImageModelConfig, team_section
 from lightning_ding.utils import teams
 from lightning_ding.utils.schedules import EpsConfig
 from lightning_ding.worker.config import ReplayBufferConfig
@@ -51,7 +51,7 @@ class TeamCoreConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeamQModelConfig(TeamModelConfig):
+class TeamQModelConfig(TeamImageModelConfig):
     """The action values of the agents: an encoder, perhaps with a memory, and a linear layer."""
 
     core: TeamCoreConfig = field(default_factory=TeamCoreConfig)

@@ -54,7 +54,7 @@ def evaluated(mean: float, version: int = 5, **more: Any) -> dict[str, Any]:
 def at_evaluation(commander: Any, clock: Clock) -> dict[str, Any]:
     """Return the next evaluation's task."""
     clock.now += 1000.0
-    commander.wants_snapshot(next(iter(commander.needed_policies())), 5)
+    commander.wants_snapshot(next(iter(commander.needed_policies([]))), 5)
     task = commander.get_collector_task()
     assert task["collector_cfg"]["eval_flag"]
     return task  # type: ignore[no-any-return]
@@ -104,12 +104,12 @@ def test_a_naive_commander_counts_tasks_of_constant_names() -> None:
 def test_collectors_wait_until_there_is_a_learner_which_names_policy_and_buffer() -> None:
     commander = make(config(main={"seed": 3, "max_env_step": 9}))
     assert commander.get_collector_task() is None
-    assert commander.needed_policies() == set()
+    assert commander.needed_policies([]) == set()
     learner = commander.get_learner_task()
     assert commander.get_learner_task() is None
     task = commander.get_collector_task()
     assert task["collector_cfg"]["policy_update_path"] == [learner["policy_id"]]
-    assert commander.needed_policies() == {learner["policy_id"]}
+    assert commander.needed_policies(commander.tasks("collector")) == {learner["policy_id"]}
     assert task["buffer_id"] == learner["buffer_id"]
     assert learner["policy_id"].startswith("policy_")
     assert learner["buffer_id"].startswith("buffer_")
@@ -174,20 +174,18 @@ def test_evaluations_come_when_it_is_time_and_there_is_something_learned(clock: 
     policy_id = commander.get_learner_task()["policy_id"]
     clock.now += 100.0
     commander.wants_snapshot(policy_id, 0)
-    assert not commander.evaluation_is_due()
+    assert commander.get_collector_task() is None
     commander.wants_snapshot("another", 1)
-    assert not commander.evaluation_is_due()
+    assert commander.get_collector_task() is None
     assert commander.wants_snapshot(policy_id, 1) is None
-    assert commander.evaluation_is_due()
     task = commander.get_collector_task()
     assert (task["collector_cfg"]["eval_flag"], task["collector_cfg"]["n_episode"]) == (True, 20)
     clock.now += 100.0
-    assert not commander.evaluation_is_due()  # it is under way
-    assert commander.get_collector_task() is None
+    assert commander.get_collector_task() is None  # it is under way
     assert not commander.finish_collector_task(task["task_id"], evaluated(1.0))
     assert commander.get_collector_task() is not None
     clock.now += 59.0
-    assert not commander.evaluation_is_due()
+    assert commander.get_collector_task() is None
 
 
 def test_there_are_no_evaluations_without_an_interval(clock: Clock) -> None:
@@ -197,24 +195,22 @@ def test_there_are_no_evaluations_without_an_interval(clock: Clock) -> None:
     assert commander.get_collector_task() is None
 
 
-def test_an_evaluation_that_was_broken_off_is_made_up_for_at_once(clock: Clock) -> None:
-    commander = make()
-    commander.get_learner_task()
-    task = at_evaluation(commander, clock)
-    commander.finish_collector_task(task["task_id"], evaluated(1.0) | {"collector_done": False})
-    assert commander.evaluation_is_due()
-
-
+@pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize(("interval", "pause"), [(60.0, 10.0), (4.0, 4.0)])
-def test_an_evaluation_that_failed_is_made_up_for_after_a_pause(clock: Clock, interval: float, pause: float) -> None:
-    commander = make(eval_interval=interval)
+def test_an_evaluation_that_failed_is_made_up_for_after_a_pause(
+    clock: Clock, interval: float, pause: float, is_closed: bool
+) -> None:
+    commander = make(eval_interval=interval, collector_task_space=0)
     commander.get_learner_task()
     task = at_evaluation(commander, clock)
-    commander.notify_fail_collector_task(task["task_id"])
+    if is_closed:
+        commander.finish_collector_task(task["task_id"], evaluated(1.0) | {"collector_done": False})
+    else:
+        commander.notify_fail_collector_task(task["task_id"])
     clock.now += 0.99 * pause
-    assert not commander.evaluation_is_due()
+    assert commander.get_collector_task() is None
     clock.now += 0.02 * pause
-    assert commander.evaluation_is_due()
+    assert commander.get_collector_task()["collector_cfg"]["eval_flag"]
 
 
 def test_a_run_is_over_when_an_evaluation_of_what_was_learned_reaches_the_stop_value(clock: Clock) -> None:
@@ -296,9 +292,13 @@ def test_former_selves_are_kept_as_long_as_somebody_may_ask_for_them() -> None:
     assert task["opponent"] == former
     assert task["collector_cfg"]["policy_update_flag"] == [True, False]
     later = commander.wants_snapshot(own, 20)
-    assert commander.needed_policies() == {own, former, later}  # the first one's task is under way
+    assert commander.needed_policies(commander.tasks("collector")) == {
+        own,
+        former,
+        later,
+    }  # the first one's is under way
     commander.finish_collector_task(task["task_id"], {"result": {"wins": 1, "draws": 0, "losses": 1}})
-    assert commander.needed_policies() == {own, later}
+    assert commander.needed_policies(commander.tasks("collector")) == {own, later}
     task = commander.get_collector_task()
     commander.finish_collector_task(task["task_id"], {"result": {"wins": 3, "draws": 0, "losses": 1}})
     assert commander.league.win_rate(later) == 0.75
@@ -390,27 +390,24 @@ def test_a_commander_resumes_from_its_state_which_is_json(kind: str, clock: Cloc
     cfg = config(env={"stop_value": 0.5}, type=kind, collector_task_space=3, eval_interval=60.0, **league)
     commander, again = make(cfg), make(cfg)
     own = commander.get_learner_task()["policy_id"]
-    collecting = commander.get_collector_task()["task_id"]
+    ids = {commander.get_collector_task()["task_id"]}
     commander.wants_snapshot(own, 10)
     commander.update_learner_info("any", {"learner_step": 50})
-    commander.increase_collector_task_space()
     clock.now += 70.0
-    under_way = commander.get_collector_task()["task_id"]  # an evaluation, if there are any
+    under_way = commander.get_collector_task()  # an evaluation, if there are any
     clock.now += 10.0
     state = json.loads(json.dumps(commander.state_dict()))
     clock.now += 1000.0  # no worker was connected during this time
     again.load_state_dict(state)
     assert again.state_dict() == state
-    assert again.needed_policies() == commander.needed_policies()
-    assert again.get_learner_task() is None
-    assert not again.evaluation_is_due()
-    again.notify_fail_collector_task(collecting)
+    assert again.needed_policies([]) == commander.needed_policies([])
+    assert again.next_task("learner", [], has_room=False) is None
     result = {"wins": 10, "draws": 0, "losses": 0}
-    over = again.finish_collector_task(under_way, evaluated(0.9, result=result))
+    over = again.finish("collector", json.loads(json.dumps(under_way)), evaluated(0.9, result=result))
     assert over is (kind == "solo")
-    tasks = [again.get_collector_task() for _ in range(5)]
-    assert [task is None for task in tasks] == [False] * 4 + [True]
-    assert not {collecting, under_way} & {task["task_id"] for task in tasks[:4]}
+    tasks = [again.get_collector_task() for _ in range(4)]
+    assert [task is None for task in tasks] == [False] * 3 + [True]
+    assert not {*ids, under_way["task_id"]} & {task["task_id"] for task in tasks[:3]}
 
 
 def test_memory_does_not_grow_with_the_number_of_tasks(clock: Clock) -> None:

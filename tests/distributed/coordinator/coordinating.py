@@ -51,8 +51,19 @@ class Run:
 
     def restart(self) -> None:
         """Forget the coordinator, as a kill would, and make another one."""
+        self.coordinator.run.database.close()  # a killed process holds no file
         self.coordinator = Coordinator(self.cfg, self.store, resume=True, clock=self.clock)
         self.coordinator.sweep()
+
+    @property
+    def entries(self) -> dict[int, dict[str, Any]]:
+        """The entries of the journal by their numbers."""
+        return dict(self.coordinator.run.database.read(f"entry of {self.replay.buffer_id}"))
+
+    def change_record(self, kind: str, value: str) -> None:
+        """Replace the values of all records of a kind, without their checksums, as a fault of the disk would."""
+        database = self.coordinator.run.database
+        database._connected().execute("UPDATE records SET value = ? WHERE kind = ?", (value, kind))
 
     def elapse(self, seconds: float) -> None:
         """Let time go by, with the coordinator looking after leases all along."""

@@ -56,6 +56,21 @@ def test_a_bad_first_block_is_refused_and_the_good_ones_after_it_are_kept(
     assert run.rows()["reward"] == [0, 1, 2, 3]
 
 
+def test_large_block_of_other_columns_is_refused_before_its_data_are_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, collector = both(run)
+    learner.call("learner_send_columns", **announced())
+    form = {name: (str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)) for name, leaf in transitions().items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(run.store, "form", lambda handle: {**form, "obs": ("float32", (10**9, 9))}, raising=False)
+        patch.setattr(run.store, "get", lambda handle: pytest.fail("the data were read"))
+        assert "obs must have the shape (2,) of the learner's, got (9,)" in refused(collector, transitions())
+    assert (run.counts.refused, len(run.store)) == (1, 0)
+    monkeypatch.setattr(run.store, "form", lambda handle: form, raising=False)
+    assert collector.send(transitions())["accepted"]
+
+
 def test_columns_hold_after_a_restart(run: Run) -> None:
     learner, collector = both(run)
     learner.call("learner_send_columns", **announced())

@@ -13,10 +13,11 @@ import torch
 
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.distributed import ParallelConfig
-from lightning_ding.distributed.coordinator import finished_run
+from lightning_ding.distributed.coordinator import resume
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.coordinator.finished_run import check_end, record_of_end
+from lightning_ding.distributed.coordinator.database import Database
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
+from lightning_ding.distributed.coordinator.resume import check_end, record_of_end
 from lightning_ding.distributed.in_process import MemoryStore
 from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both, config, transitions
 
@@ -24,7 +25,7 @@ from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both
 @pytest.fixture(autouse=True)
 def checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each learner a checkpoint, because the workers here are scripted."""
-    monkeypatch.setattr(finished_run, "last_checkpoint", lambda folder: folder / "run.ckpt")
+    monkeypatch.setattr(resume, "last_checkpoint", lambda folder: folder / "run.ckpt")
 
 
 def finish(run: Run, learner: Worker, *collectors: Worker, train_iter: int = 6) -> None:
@@ -99,15 +100,16 @@ def test_finished_run_keeps_one_snapshot_and_the_newest_weights_and_no_block(tmp
     collector.send(transitions(first=16))
     finish(run, learner, collector)
     snapshot = ["buffer.safetensors", "manifest.json", "state.json"]
-    assert files_of(run) == sorted([*snapshot, "0.safetensors", "policies.json", "state.json"])
+    assert files_of(run) == sorted([*snapshot, "0.safetensors", "run.db"])
 
 
 def test_finished_run_whose_coordinator_is_killed_before_its_first_answer_continues_again(tmp_path: Path) -> None:
     run = finished(tmp_path)
-    state = tmp_path / "run/coordinator/state.json"
-    kept = state.read_text()
+    state = tmp_path / "run/coordinator/run.db"
+    kept = state.read_bytes()
     again(run, max_env_step=16)
-    state.write_text(kept)  # it was killed before it had written the state
+    run.coordinator.run.database.close()
+    state.write_bytes(kept)  # it was killed before it had written the state
     run.restart()
     run.restart()
     assert run.coordinator.status()["env_step"] == 8
@@ -197,14 +199,15 @@ def test_packed_weights_that_are_truncated_are_published_again_by_the_learner(
 
 def test_weights_of_former_players_are_kept_and_can_be_removed_later(tmp_path: Path) -> None:
     store = MemoryStore()
-    weights = PublishedWeights(tmp_path / "policies.json", store)
+    database = Database(tmp_path / "run.db")
+    weights = PublishedWeights(database, tmp_path / "policies", store)
     for version, snapshot in ((1, None), (2, "main_at_2"), (3, None)):
         handle = store.put("policy", {"weight": torch.tensor([float(version)])}, {"about": f"version {version}"})
         weights.publish("main", version, handle, snapshot)
     weights.pack()
     store = MemoryStore()
-    again = PublishedWeights(tmp_path / "policies.json", store)
-    again.load()
+    again = PublishedWeights(database, tmp_path / "policies", store)
+    again.load(weights.least)
     found = {name: again.newer(name, -1) for name in again.serials()}
     assert {name: (one["serial"], one["policy_version"]) for name, one in found.items()} == {
         "main": (3, 3),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_ding.di_engine.parallel_commanders import BUFFER_ID
 from lightning_ding.distributed import Coordinator
-from lightning_ding.distributed.commander.solo import BUFFER_ID
 from tests.distributed.coordinator.coordinating import Run, Worker, config
 
 
@@ -133,13 +133,13 @@ def test_finished_tasks_make_room_for_the_next(run: Run) -> None:
 
 
 def test_the_number_of_collecting_tasks_follows_the_calls(run: Run) -> None:
-    space = run.coordinator.scheduler.commander.collector_task_space
-    before = space.size
+    spaces = run.coordinator.scheduler.spaces
+    before = spaces["collector"]
     run.coordinator.deal_with_increase_collector()
-    assert space.size == before + 1
+    assert spaces["collector"] == before + 1
     run.coordinator.deal_with_decrease_collector()
     run.coordinator.deal_with_decrease_collector()
-    assert space.size == before - 1
+    assert spaces["collector"] == before - 1
 
 
 def test_info_and_error_write_to_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -71,7 +71,8 @@ def spoilt(data: Any, message: dict[str, Any]) -> Any:
     while isinstance(where.get(name), dict) and where[name] and data.draw(st.booleans()):
         where = where[name]
         name = data.draw(st.sampled_from([*where, "more"]))
-    if data.draw(st.integers(0, 4)):
+    is_columns = "obs" in where  # the run would go on without one, but not with these transitions
+    if is_columns or data.draw(st.integers(0, 4)):
         where[name] = data.draw(JUNK)
     else:
         where.pop(name, None)

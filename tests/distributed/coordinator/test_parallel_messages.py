@@ -16,7 +16,6 @@ import pytest
 
 from benchmarks.capacity import config_of
 from benchmarks.simulated import PlainChannel, Record, SimulatedCollector, SimulatedLearner
-from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.file_store import FileStore
@@ -25,7 +24,6 @@ from lightning_ding.distributed.transport import Block
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 WORKERS = 16
-REPLACE_TEXT = "lightning_ding.distributed.coordinator.run_state.replace_text"
 
 
 def at_the_same_time(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -39,20 +37,19 @@ def test_tasks_that_are_requested_at_the_same_time_share_writes_to_a_slow_disk(
 ) -> None:
     run = Run(config(tmp_path / "run", commander={"collector_task_space": WORKERS}))
     workers = [Worker(run, "collector") for _ in range(WORKERS)]
-    writes = []
+    writes, known, database = [], [], run.coordinator.run.database
+    write = database.write
 
-    def write_slowly(file: Path, text: str) -> None:
+    def write_slowly(changes: Any, is_synced: bool = True) -> None:
         time.sleep(0.05)
-        writes.append(text)
-        replace_text(file, text)
+        writes.append(changes)
+        write(changes, is_synced)
 
-    monkeypatch.setattr(REPLACE_TEXT, write_slowly)
-    known = []
+    monkeypatch.setattr(database, "write", write_slowly)
 
     def take(worker: Worker) -> None:
         worker.take()
-        written = json.loads((run.coordinator.run.files / "state.json").read_text())
-        known.append(worker.name in {task["owner"] for task in written["scheduler"]["book"]["tasks"]})
+        known.append(worker.name in {task["owner"] for _, task in database.read("tasks")})
 
     at_the_same_time([partial(take, worker) for worker in workers])
     assert known == [True] * WORKERS  # each answer came after the write with its task
@@ -65,11 +62,11 @@ def test_change_whose_write_failed_is_written_before_the_next_answer(
     run = Run(config(tmp_path / "run"))
     worker = Worker(run, "learner")
 
-    def fail(file: Path, text: str) -> None:
+    def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(REPLACE_TEXT, fail)
+        patch.setattr(run.coordinator.run.database, "write", fail)
         with pytest.raises(OSError, match="No space"):
             worker.take()
     at_the_same_time([worker.take])  # the same task again, which changes nothing, in another thread
@@ -136,7 +133,7 @@ def test_snapshot_waits_for_entries_that_are_being_written(tmp_path: Path, monke
     may_move.set()
     saver.join(20)
     sender.join(20)
-    assert run.replay.journal.depth == 0
+    assert run.replay.stats()["journal_depth"] == 0
     run.restart()
     assert run.rows()["reward"] == list(range(8))
 
@@ -168,10 +165,10 @@ def test_data_are_accepted_while_a_slow_disk_syncs_a_snapshot_and_deletes_its_en
     monkeypatch.setattr("lightning_ding.distributed.coordinator.journal.sync_tree", send_meanwhile)
     monkeypatch.setattr(run.replay.journal, "delete_until", delete_slowly)
     run.coordinator.save()
-    assert (sent, run.replay.journal.depth) == (3, 2)
+    assert (sent, run.replay.stats()["journal_depth"]) == (3, 2)
     run.restart()
     assert sorted(run.rows()["reward"]) == list(range(16))
-    assert len(list((run.coordinator.run.files / "journal").rglob("*.json"))) == 3
+    assert list(run.entries) == [2, 3, 4]
 
 
 def test_request_that_arrives_again_while_its_round_is_drawn_gets_the_same_round(

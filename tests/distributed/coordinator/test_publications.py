@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.coordinator import publications
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.stop_signals import StopSignal
@@ -56,7 +55,7 @@ def test_weights_whose_index_could_not_be_written_are_written_and_deleted_with_t
     handle = run.store.put("policy", {"weight": torch.tensor([4.0])})
     said = {"policy_id": learner.info()["policy_id"], "policy_version": 4, "data_id": handle}
     with monkeypatch.context() as patch:
-        patch.setattr(publications, "replace_text", fail)
+        patch.setattr(run.coordinator.run.database, "write", fail)
         for _ in range(2):
             with pytest.raises(OSError, match="no space left"):
                 learner.call("learner_send_policy", **said)

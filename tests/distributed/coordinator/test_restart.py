@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.coordinator.database import Database
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
@@ -214,14 +215,15 @@ def test_data_without_the_state_of_their_run_are_never_deleted(run: Run, resume:
     run.coordinator.save()
     collector.send(transitions(first=4))
     folder = Path(run.cfg["main"]["exp_name"])
-    state = folder / "coordinator" / "state.json"
-    kept = state.read_text()
+    run.coordinator.run.database.close()
+    state = folder / "coordinator" / "run.db"
+    kept = state.read_bytes()
     state.unlink()
     before = contents(folder)
-    with pytest.raises(ValueError, match=r"files of a run, .* but not coordinator/state\.json, .* nothing was changed"):
+    with pytest.raises(ValueError, match=r"files of a run, .* but not coordinator/run\.db, .* nothing was changed"):
         Coordinator(run.cfg, run.store, resume=resume)
     assert contents(folder) == before
-    state.write_text(kept)
+    state.write_bytes(kept)
     run.restart()
     assert run.rows()["reward"] == list(range(8))
 
@@ -243,14 +245,41 @@ def test_new_run_does_not_replace_the_result_of_another_one(run: Run) -> None:
     assert result.read_text() == before
 
 
-@pytest.mark.parametrize("left", ["", "5", "{}", '{"scheduler": {}'])
-def test_damaged_state_ends_in_one_line_that_names_the_file(run: Run, left: str) -> None:
-    state = Path(run.cfg["main"]["exp_name"], "coordinator", "state.json")
-    state.write_text(left)
-    with pytest.raises(ValueError, match=f"^{state} (is damaged|must be the state of a run)") as raised:
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
+def test_damaged_state_ends_in_one_line_that_names_the_file(run: Run, left: float) -> None:
+    run.coordinator.run.database.close()
+    state = Path(run.cfg["main"]["exp_name"], "coordinator", "run.db")
+    content = state.read_bytes()
+    state.write_bytes(content[: int(left * len(content))] if left < 1 else content[::-1])
+    before = state.read_bytes()
+    with pytest.raises(ValueError, match=f"^{state} is damaged, so the run cannot be resumed: ") as raised:
         run.restart()
     assert "\n" not in str(raised.value)
-    assert state.read_text() == left
+    assert state.read_bytes() == before
+
+
+@pytest.mark.parametrize(("kind", "value"), [("state", "{}"), ("tasks", "[]"), ("contents", "5")])
+def test_changed_record_of_the_state_ends_in_one_line_that_names_the_file(run: Run, kind: str, value: str) -> None:
+    run.change_record(kind, value)
+    state = Path(run.cfg["main"]["exp_name"], "coordinator", "run.db")
+    with pytest.raises(ValueError, match=f"^{state} is damaged, .*: it has changed since it was written"):
+        run.restart()
+
+
+def test_change_of_a_task_rewrites_neither_the_other_tasks_nor_their_contents(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, collector = both(run)
+    written: list[Any] = []
+    monkeypatch.setattr(run.coordinator.run.database, "write", lambda changes, *_: written.extend(changes))
+    collector.call("fail", error="an error")
+    kinds = sorted(f"{kind}: {name.partition('_task_')[0]}" for kind, name in written)
+    assert kinds == [
+        "contents: collector",  # of the task that ended
+        "state: results",
+        "state: scheduler",
+        "tasks: collector",
+    ]
 
 
 @pytest.fixture
@@ -275,19 +304,19 @@ def test_journal_keeps_the_entries_that_only_the_newest_snapshot_contains(run: R
     _, collector = both(run)
     for first in (0, 4, 8):
         collector.send(transitions(first=first))
-    assert (len(files(run)), run.replay.stats()["journal_depth"]) == (6, 3)
+    assert (len(files(run)), list(run.entries), run.replay.stats()["journal_depth"]) == (3, [1, 2, 3], 3)
     run.coordinator.save()
-    assert (len(files(run)), run.replay.stats()["journal_depth"]) == (6, 0)
+    assert (len(files(run)), list(run.entries), run.replay.stats()["journal_depth"]) == (3, [1, 2, 3], 0)
     collector.send(transitions(first=12))
     run.coordinator.save()
-    assert [file.name[:12] for file in files(run)] == ["000000000004"] * 2
+    assert ([file.name[:12] for file in files(run)], list(run.entries)) == (["000000000004"], [4])
     collector.send(transitions(first=16))
-    assert len(files(run)) == 4
+    assert (len(files(run)), list(run.entries)) == (2, [4, 5])
     run.restart()
     assert run.rows()["reward"] == list(range(20))
     assert run.replay.stats()["journal_depth"] == 1
     run.coordinator.save()
-    assert [file.name[:12] for file in files(run)] == ["000000000005"] * 2
+    assert ([file.name[:12] for file in files(run)], list(run.entries)) == (["000000000005"], [5])
     assert len(snapshots(run)) == 2
 
 
@@ -314,41 +343,26 @@ def test_a_snapshot_that_was_not_finished_is_passed_over(run: Run, monkeypatch: 
     monkeypatch.setattr(run.replay.buffer, "save_data", full)
     with pytest.raises(OSError, match="No space"):
         run.coordinator.save()
-    assert len(files(run)) == 4
+    assert len(files(run)) == 2
     run.restart()
     assert run.rows()["reward"] == list(range(8))
     run.coordinator.save()
-    assert [file.name[:12] for file in files(run)] == ["000000000002"] * 2
+    assert [file.name[:12] for file in files(run)] == ["000000000002"]
 
 
-def test_an_entry_whose_data_never_arrived_does_not_count(run: Run) -> None:
-    _, collector = both(run)
-    collector.send(transitions())
-    collector.send(transitions(first=4))
-    data = [file for file in files(run) if file.suffix == ".safetensors"]
-    data[-1].unlink()  # as after a kill between the two files of an entry
-    run.restart()
-    assert run.counts.env_step == 4
-    answer = collector.send(transitions(first=4), seq=1)
-    assert answer["accepted"]
-    assert not answer["duplicate"]
-    assert run.rows()["reward"] == list(range(8))
-
-
-@pytest.mark.parametrize("left", ["", '{"number": 2, "run'])
 def test_entry_whose_writing_was_interrupted_is_deleted_with_a_warning(
-    run: Run, left: str, caplog: pytest.LogCaptureFixture
+    run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, collector = both(run)
     collector.send(transitions())
     collector.send(transitions(first=4))
-    entries = [file for file in files(run) if file.suffix == ".json"]
-    entries[1].with_suffix(".safetensors").unlink()
-    entries[1].write_text(left)  # as after a kill while it was written
+    (data := files(run)[-1]).unlink()  # as after a kill between its record and its data
     run.restart()
-    assert len(files(run)) == 2
-    assert [one.levelname for one in caplog.records if entries[1].stem in one.getMessage()] == ["WARNING"]
-    assert collector.send(transitions(first=4), seq=1)["accepted"]
+    assert (run.counts.env_step, list(run.entries)) == (4, [1])
+    assert [one.levelname for one in caplog.records if data.stem in one.getMessage()] == ["WARNING"]
+    answer = collector.send(transitions(first=4), seq=1)
+    assert answer["accepted"]
+    assert not answer["duplicate"]
     assert run.rows()["reward"] == list(range(8))
 
 
@@ -374,7 +388,7 @@ def test_a_restart_between_accepting_and_refusing_leaves_bad_data_out(run: Run) 
         collector.send(transitions(first=4, truncated=None))
     run.restart()
     assert run.counts.env_step == 4
-    assert len(files(run)) == 2
+    assert (len(files(run)), list(run.entries)) == (1, [1])
     assert collector.send(transitions(first=4), seq=1)["accepted"]
 
 
@@ -391,62 +405,51 @@ def test_whatever_the_buffer_raises_is_refused_and_the_next_start_does_not_meet_
         patch.setattr(run.replay.buffer, "push", break_down)
         with pytest.raises(Refusal, match=r"422.*a type that it does not know"):
             collector.send(transitions(first=4))
-    assert len(files(run)) == 2
+    assert (len(files(run)), list(run.entries)) == (1, [1])
     assert collector.send(transitions(first=8))["accepted"]
     run.restart()
     assert run.rows()["reward"] == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 @pytest.mark.parametrize("left", ["", '{"number": 2, "run', "5", "{}"])
-def test_an_entry_that_a_power_cut_tore_does_not_stop_a_start(
-    run: Run, left: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_data_that_a_power_cut_tore_do_not_stop_a_start(run: Run, left: str, caplog: pytest.LogCaptureFixture) -> None:
     _, collector = both(run)
     for first in (0, 4, 8, 12):
         collector.send(transitions(first=first))
-    entries = [file for file in files(run) if file.suffix == ".json"]
-    entries[1].write_text(left)
-    entries[2].with_suffix(".safetensors").write_text(left)
+    torn = files(run)[1:3]
+    for file in torn:
+        file.write_text(left)
     run.restart()
     assert run.rows()["reward"] == [0, 1, 2, 3, 12, 13, 14, 15]
     told = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert sorted(name.stem in message for name in entries[1:3] for message in told) == [False, False, True, True]
-    assert len(files(run)) == 4
+    assert sorted(file.stem in message for file in torn for message in told) == [False, False, True, True]
+    assert (len(files(run)), list(run.entries)) == (2, [1, 4])
     assert collector.send(transitions(first=16))["accepted"]
 
 
-def test_files_with_the_names_of_an_earlier_version_are_read(run: Run) -> None:
+def test_snapshot_with_the_names_of_an_earlier_version_is_read(run: Run) -> None:
     learner, collector = both(run)
-    assert learner.publish(3) == 1
+    learner.publish(3)
     collector.send(transitions(version=2))
     run.coordinator.save()
     collector.send(transitions(first=4, version=3))
     before = (run.rows(), asdict(run.counts))
-    folder = Path(run.cfg["main"]["exp_name"]) / "coordinator"
-    for file in folder.rglob("*.json"):
-        if file.name == "manifest.json":
-            file.unlink()
-            continue
-        content = json.loads(file.read_text())
-        for name in ("manifest", "crc32", "data_checksum"):  # which there were not
-            content.pop(name, None)
-        text = json.dumps(content).replace('"data_policy_version"', '"newest_version"')
-        is_index = file.name == "policies.json"
-        file.write_text(text.replace('"policy_version"', '"version"' if is_index else '"newest_version"'))
+    (snapshot,) = snapshots(run)
+    (snapshot / "manifest.json").unlink()
+    state = json.loads((snapshot / "state.json").read_text())
+    state.pop("manifest")  # which there was not
+    (snapshot / "state.json").write_text(json.dumps(state).replace('"data_policy_version"', '"newest_version"'))
     run.restart()
     assert (run.rows(), asdict(run.counts)) == before
     assert run.counts.data_policy_version == 3
-    assert run.coordinator.run.weights.newest(learner.info()["policy_id"]).policy_version == 3
 
 
-def test_tasks_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: dict[int, str] = {}
+def test_snapshots_are_on_the_disk_before_their_entries_are_deleted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[int] = set()
     fsync = os.fsync
 
     def note(number: int) -> None:
-        synced[os.fstat(number).st_ino] = Path(f"/proc/self/fd/{number}").readlink().name
+        synced.add(os.fstat(number).st_ino)
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", note)
@@ -454,33 +457,50 @@ def test_tasks_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
     learner.publish(1)
     collector.send(transitions())
     run.coordinator.save()
-    folder = Path(run.cfg["main"]["exp_name"], "coordinator")
-    needed = [folder, folder / "state.json", *(folder / "snapshots").rglob("*")]
-    assert len(needed) == 7
+    needed = list(Path(run.cfg["main"]["exp_name"], "coordinator", "snapshots").rglob("*"))
+    assert len(needed) == 5
     assert [file for file in needed if file.stat().st_ino not in synced] == []
+
+
+def test_changes_of_tasks_wait_for_the_disk_and_entries_do_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, synced = run.coordinator.run.database, []
+    write = database.write
+
+    def note(changes: Any, is_synced: bool = True) -> None:
+        synced.append(is_synced)
+        write(changes, is_synced)
+        mode = 2 if is_synced else 1  # SQLite's FULL and NORMAL
+        assert database._connected().execute("PRAGMA synchronous").fetchone() == (mode,)
+
+    monkeypatch.setattr(database, "write", note)
+    _, collector = both(run)
+    assert set(synced) == {True}
+    synced.clear()
+    collector.send(transitions())
+    assert synced == [False]
 
 
 def test_only_weights_that_are_kept_permanently_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    weights = PublishedWeights(tmp_path / "policies.json", MemoryStore())
+    synced: list[bool] = []
+    database = Database(tmp_path / "run.db")
+    monkeypatch.setattr(database, "write", lambda changes, is_synced: synced.append(is_synced))
+    weights = PublishedWeights(database, tmp_path / "policies", MemoryStore())
     weights.publish("main", 1, {"kind": "policy", "name": "a"})
-    assert synced == []
     weights.publish("main", 2, {"kind": "policy", "name": "b"}, snapshot="main_at_2")
-    assert len(synced) == 2  # the file and its folder
+    assert synced == [False, True]
 
 
-def test_truncated_publications_file_is_logged_and_the_learner_publishes_again(
+def test_damaged_record_of_publications_is_logged_and_the_learner_publishes_again(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner, collector = both(run)
     learner.publish(1)
-    Path(run.cfg["main"]["exp_name"], "coordinator", "policies.json").write_text("")
+    run.change_record("policy", "[]")
     run.restart()
-    assert "policies.json is truncated" in caplog.text
     policy_id = learner.info()["policy_id"]
+    assert f"the weights of {policy_id} are lost: it has changed since it was written" in caplog.text
     assert collector.call("get_policy", policy_id=policy_id, serial=-1)["handle"] is None
     learner.publish(2)
     assert collector.call("get_policy", policy_id=policy_id, serial=-1)["policy_version"] == 2
@@ -517,7 +537,7 @@ def test_every_former_self_that_a_restarted_coordinator_knows_has_its_weights(tm
     for number in (1, 2, 3, 4):
         learner.publish(number)
         run.restart()  # after a kill
-        players = run.coordinator.run.scheduler.commander.league.players  # type: ignore[attr-defined]
+        players = run.coordinator.run.scheduler.commander.league.players
         assert len(players) == min(number, 2)
         for player in players:
             handle = run.coordinator.run.weights.newer(player, -1)["handle"]

@@ -10,6 +10,7 @@ import torch
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
+from lightning_ding.distributed.coordinator import publications
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.rollouts import Rollout, RolloutSettings
 from lightning_ding.distributed.in_process import MemoryStore
@@ -319,44 +320,87 @@ def test_a_learner_that_continues_from_the_same_version_learns_from_the_same_rol
     assert drawn(run, other) == before == [*range(8)]
 
 
-@pytest.mark.parametrize("with_snapshot", [False, True])
-@pytest.mark.parametrize("left", ["", "older"])
-def test_rollouts_begin_after_the_index_of_publications_was_lost(
-    tmp_path: Path, left: str, with_snapshot: bool
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_serials_grow_after_a_power_failure_that_has_lost_publications(
+    tmp_path: Path, lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power failure may truncate the index, which is not synced, or leave an older one."""
+    """After the machine was restarted, the database may be without the newest publications, which are not synced."""
     run = Run(config(tmp_path))
     learner, (first, second) = team(run)
-    index = tmp_path / "coordinator" / "policies.json"
-    learner.publish(0)
-    older = index.read_text()
-    serials = []
-    for version in (10, 20, 30):
+    serials, records = [], []
+    for version in (0, 10, 20, 30):
         serials.append(learner.publish(version))
         first.send(rows(0, version))
         second.send(rows(4, version))
-    if with_snapshot:
-        run.coordinator.save()
-    index.write_text(older if left == "older" else "")
-    run.restart()
-    for version in (10, 20):  # the learner continues from an older checkpoint
-        assert learner.publish(version) > serials[-1]  # otherwise a collector would not take them for newer ones
-        assert drawn(run, learner) is None
-        first.send(rows(8, version))
-        second.send(rows(12, version))
-        assert drawn(run, learner) == [*range(8, 16)]
+        records.append(dict(run.coordinator.run.database.read("policy")))
+    monkeypatch.setattr(publications, "_boot", lambda: "another start of the machine")
+    run.coordinator.run.database.write({("policy", name): one for name, one in records[3 - lost].items()})
+    for _ in range(2):
+        run.restart()  # the second time without a restart of the machine
+        for version in (10, 20):  # the learner continues from an older checkpoint
+            serials.append(learner.publish(version))
+            assert serials[-1] > serials[-2]  # otherwise a collector would not take them for newer ones
+            assert drawn(run, learner) is None
+            first.send(rows(8, version))
+            second.send(rows(12, version))
+            assert drawn(run, learner) == [*range(8, 16)]
 
 
-def test_a_collector_that_had_fetched_a_lost_publication_takes_the_next_one(tmp_path: Path) -> None:
+def test_a_collector_that_had_fetched_a_lost_publication_takes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(config(tmp_path))
     learner, (first, second) = team(run)
     learner.publish(0)
     first.send(rows(0))
     second.send(rows(4))
+    known = dict(run.coordinator.run.database.read("policy"))
     fetched = learner.publish(10)  # nothing collected with it was accepted yet
-    (tmp_path / "coordinator" / "policies.json").write_text("")
+    run.coordinator.run.database.write({("policy", name): one for name, one in known.items()})
+    monkeypatch.setattr(publications, "_boot", lambda: "another start of the machine")
+    run.restart()
     run.restart()
     assert learner.publish(0) > fetched
+
+
+def test_first_publication_of_a_lost_database_is_skipped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config(tmp_path))
+    learner, _ = team(run)
+    fetched = learner.publish(0)
+    run.coordinator.run.database.write(dict.fromkeys(("policy", name) for name in [learner.info()["policy_id"]]))
+    monkeypatch.setattr(publications, "_boot", lambda: "another start of the machine")
+    run.restart()
+    assert learner.publish(0) > fetched
+
+
+@pytest.mark.parametrize("restarts", ["none", "journal", "snapshot"])
+def test_transitions_of_the_same_version_before_a_learner_went_back_are_dropped(tmp_path: Path, restarts: str) -> None:
+    run = Run(config(tmp_path, rollout_share=0.5))
+    learner, (first, second) = team(run)
+    path = learner.info()["policy_id"]
+    serials = {version: learner.publish(version) for version in (0, 10)}
+    for version in (0, 10):  # the learner continues from an older checkpoint, and learns something else
+        new = learner.publish(version)
+        if version == 10:
+            second.send(rows(4, version=10), serials={path: serials[10]})  # collected with the weights before
+        if restarts == "snapshot":
+            run.coordinator.save()
+        if restarts != "none":
+            run.restart()
+        assert drawn(run, learner) is None
+        first.send(rows(8, version=version), serials={path: new})
+        assert drawn(run, learner) == [*range(8, 12)]
+    assert run.counts.too_old == 4
+
+
+def test_late_transitions_are_fewer_than_two_rollouts() -> None:
+    rollout = Rollout(RolloutSettings(size=8, share=0.5, uses_late=True))
+    rollout.begin(1, 10)
+    rollout.begin(2, 20)
+    kept = [rollout.push(rows(4 * number, version=10), "a", 0, number) for number in range(4)]
+    assert kept == [4, 4, 0, 0]
+    assert rollout.push(rows(16, version=20), "a", 0, 5) == 4
+    assert rollout.is_complete
 
 
 # ---------------------------------------------------------------------- settings

@@ -103,6 +103,7 @@ def test_run_is_not_resumed_without_the_data_of_its_damaged_snapshots(saved: tup
     older, newer = sorted(folder_of(run, "snapshots").iterdir())
     for folder in (older, newer):
         flip(folder / "buffer.safetensors")
+    run.coordinator.run.database.close()
     files = {file: file.read_bytes() for file in older.parents[2].rglob("*") if file.is_file()}
     with pytest.raises(
         ValueError, match=r"data of the run cannot be restored: .*2/buffer.* has changed .*; there is no"
@@ -126,36 +127,17 @@ def test_snapshot_without_checksums_of_an_earlier_version_is_used(
     assert errors(caplog) == []
 
 
-@pytest.mark.parametrize("number", [1, 2, 7])
-def test_entry_with_another_number_in_its_file_is_used_with_the_number_of_its_name(
-    number: int, saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    run, collector = saved
-    before = (run.rows(), asdict(run.counts))
-    entry = max(folder_of(run, "journal").glob("*.json"))
-    entry.write_text(entry.read_text().replace('"number": 3', f'"number": {number}'))
-
-    run.restart()
-
-    assert (run.rows(), asdict(run.counts)) == before
-    assert [one.getMessage() for one in caplog.records if entry.stem in one.getMessage()] == [
-        f"the journal entry {entry.stem} has another number in its file: its name counts"
-    ]
-    assert collector.send(transitions(first=12))["accepted"]
-    run.restart()
-    assert run.rows()["reward"] == list(range(16))
-
-
-@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
-def test_entry_that_has_changed_is_moved_away_with_an_error_and_not_used(
-    suffix: str, saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("part", ["record", "data"])
+def test_entry_that_has_changed_is_set_aside_with_an_error_and_not_used(
+    part: str, saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     run, collector = saved
     collector.send(transitions(first=12))
-    entry = sorted(folder_of(run, "journal").glob(f"*{suffix}"))[-2]
-    names = {f"{entry.stem}.json", f"{entry.stem}.safetensors"}
-    if suffix == ".json":
-        entry.write_text(entry.read_text().replace('"env_step": 4', '"env_step": 5'))
+    entry = sorted(folder_of(run, "journal").iterdir())[-2]
+    if part == "record":
+        text = json.dumps(run.entries[3]).replace('"env_step": 4', '"env_step": 5')
+        database = run.coordinator.run.database
+        database._connected().execute("UPDATE records SET value = ? WHERE name = 3", (text,))
     else:
         flip(entry)
 
@@ -163,9 +145,10 @@ def test_entry_that_has_changed_is_moved_away_with_an_error_and_not_used(
 
     assert run.rows()["reward"] == [*range(8), *range(12, 16)]
     (line,) = errors(caplog)
-    assert line.startswith(f"the journal entry {entry.stem} cannot be used and was moved into ")
+    assert line.startswith(f"the journal entry {entry.stem} cannot be used, its data are in ")
     assert "changed since" in line
-    assert {file.name for file in folder_of(run, "damaged").iterdir()} == names
+    assert [file.name for file in folder_of(run, "damaged").iterdir()] == [entry.name]
+    assert list(run.entries) == [2, 4]
     assert collector.send(transitions(first=16))["accepted"]
 
 
@@ -174,18 +157,19 @@ def test_acknowledged_entries_that_are_gone_are_reported(
 ) -> None:
     run, collector = saved
     collector.send(transitions(first=12))
-    for file in folder_of(run, "journal").glob("000000000003*"):
-        file.unlink()
+    (data,) = folder_of(run, "journal").glob("000000000003*")
+    data.unlink()
+    run.coordinator.run.database.write({(f"entry of {run.replay.buffer_id}", 3): None})
     run.restart()
     (line,) = errors(caplog)
     assert line.startswith("1 acknowledged messages of the attempt ")
 
 
-def test_data_without_their_json_file_are_reported(saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_data_without_their_record_are_reported(saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture) -> None:
     run, _ = saved
-    entry = max(folder_of(run, "journal").glob("*.json"))
-    entry.unlink()
+    run.coordinator.run.database.write({(f"entry of {run.replay.buffer_id}", 3): None})
+    entry = max(folder_of(run, "journal").iterdir())
     run.restart()
     (line,) = errors(caplog)
     assert line.startswith(f"the journal entry {entry.stem} cannot be used")
-    assert line.endswith("its JSON file is missing")
+    assert line.endswith("its record is missing")

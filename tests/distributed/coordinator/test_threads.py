@@ -102,14 +102,38 @@ def test_eight_workers_wait_for_a_task_at_a_time_and_others_ask_again(
     assert all(collector.task for collector in collectors)
 
 
+def test_heartbeat_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner = Worker(run, "learner")
+    learner.take()
+    monkeypatch.setattr(run.coordinator.run, "commit", lambda: pytest.fail("it waits for a write"))
+    assert learner.call("heartbeat") == {"close": False}
+
+
+def test_block_is_acknowledged_while_a_slow_disk_writes_a_task(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", commander={"collector_task_space": 2}))
+    Worker(run, "learner").take()
+    collector, other = Worker(run, "collector"), Worker(run, "collector")
+    collector.take()
+    with run.coordinator.run._writing:
+        taker = threading.Thread(target=other.take, daemon=True)
+        taker.start()
+        wait_for(lambda: run.coordinator.run._noted > run.coordinator.run._written)
+        run.coordinator.run._owed = run.coordinator.run._noted  # as during a write
+        assert collector.send(transitions())["accepted"]
+        assert taker.is_alive()
+    taker.join(DEADLINE)
+    assert other.task
+
+
 def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(config(tmp_path / "run", lease=0.2))
 
-    def broken() -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the commander is broken")
 
     run.coordinator.start()
-    monkeypatch.setattr(run.coordinator.run.scheduler.commander, "get_learner_task", broken)
+    monkeypatch.setattr(run.coordinator.run.scheduler.commander, "next_task", broken)
     wait_for(lambda: run.coordinator.failure)
     assert "the commander is broken" in str(run.coordinator.failure)
     run.coordinator.close()

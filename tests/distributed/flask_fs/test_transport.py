@@ -46,15 +46,15 @@ def test_a_coordinator_at_all_addresses_is_called_by_a_name_that_leads_somewhere
 @pytest.mark.parametrize(
     ("host", "port", "given", "found"),
     [
-        ("10.0.0.1", 5000, (None, None), "http://10.0.0.1:5000"),
-        ("10.0.0.1", 5000, ("10.0.0.2", 6000), "http://10.0.0.2:6000"),
-        ("10.0.0.1", 0, (None, None), "http://from.file:7000"),
-        ("127.0.0.1", 5000, (None, None), "http://from.file:7000"),
-        ("0.0.0.0", 5000, (None, None), "http://from.file:7000"),
+        ("10.0.0.1", 5000, (None, None), ("10.0.0.1", 5000)),
+        ("10.0.0.1", 5000, ("10.0.0.2", 6000), ("10.0.0.2", 6000)),
+        ("10.0.0.1", 0, (None, None), ("from.file", 7000)),
+        ("127.0.0.1", 5000, (None, None), ("from.file", 7000)),
+        ("0.0.0.0", 5000, (None, None), ("from.file", 7000)),
     ],
 )
 def test_worker_takes_the_address_from_arguments_config_or_file(
-    host: str, port: int, given: tuple[str | None, int | None], found: str, tmp_path: Path
+    host: str, port: int, given: tuple[str | None, int | None], found: tuple[str, int], tmp_path: Path
 ) -> None:
     (tmp_path / "coordinator.json").write_text('{"host": "from.file", "port": 7000}')
     coordinator = {"host": host, "port": port}

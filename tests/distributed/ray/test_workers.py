@@ -45,11 +45,11 @@ def test_coordinator_that_died_before_it_wrote_its_state_begins_the_run(cfg: Par
 
 
 def test_restarted_coordinator_deletes_no_journal_without_a_state(cfg: ParallelConfig, tmp_path: Path) -> None:
-    entry = tmp_path / "coordinator" / "journal" / "buffer" / "000000000001_a_0.json"
+    entry = tmp_path / "coordinator" / "journal" / "buffer" / "000000000001_a_0.safetensors"
     entry.parent.mkdir(parents=True)
     entry.touch()
     with restarted(cfg) as actor:
-        assert "but not coordinator/state.json" in str(actor.mistake())
+        assert "but not coordinator/run.db" in str(actor.mistake())
     assert entry.exists()
 
 

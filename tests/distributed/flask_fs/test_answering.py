@@ -1,42 +1,17 @@
-"""The order in which requests are answered, and that data never occupy all threads."""
+"""Threads for the answers: data that wait never occupy those of other messages."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
 
 import requests
 
-from lightning_ding.distributed.flask_fs.dispatcher import RequestQueue
-from lightning_ding.distributed.flask_fs.server import FlaskServer
-from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA_AT_ONCE, Message
+from lightning_ding.distributed.flask_fs.server import OTHER_THREADS, THREADS, FlaskServer
+from lightning_ding.distributed.transport import DATA, HEARTBEAT, Message
 
 HEADERS = {"X-Lightning-Ding-Channel": "0"}
-DATA = "collector_data_task"
-
-
-def request(name: str, error: Any = None) -> Any:
-    return SimpleNamespace(name=name, requests=[SimpleNamespace(path=f"/{name}", error=error)])
-
-
-def test_heartbeats_are_answered_first_and_data_last_up_to_their_limit() -> None:
-    queue = RequestQueue(limit=2)
-    assert not queue
-    for given in (request(DATA), request("task"), request(DATA), request(DATA), request("heartbeat")):
-        queue.append(given)
-    queue.append(request("heartbeat", error="wrong token"))
-    assert len(queue) == 6
-    taken = []
-    while queue:
-        taken.append(queue.popleft().name)
-    assert taken == ["heartbeat", "task", "heartbeat", DATA, DATA]
-    assert (len(queue), queue.num_blocking) == (1, 2)
-    queue.num_blocking -= 1
-    assert queue
-    assert queue.popleft().name == DATA
 
 
 @contextmanager
@@ -67,16 +42,18 @@ def ask(server: FlaskServer, name: str) -> str:
 def test_data_of_many_collectors_that_all_wait_leave_threads_for_heartbeats() -> None:
     answers: list[str] = []
     with blocking_data() as (server, inside, may_answer):
-        number = ANSWERED_AT_ONCE + 5
+        number = 2 * THREADS[DATA] + OTHER_THREADS
         collectors = [threading.Thread(target=lambda: answers.append(ask(server, DATA))) for _ in range(number)]
         for collector in collectors:
             collector.start()
-        for _ in range(DATA_AT_ONCE):
+        for _ in range(THREADS[DATA]):
             assert inside.acquire(timeout=20)
-        assert [ask(server, "heartbeat") for _ in range(3)] == ["heartbeat"] * 3
+        assert [ask(server, HEARTBEAT) for _ in range(3)] == [HEARTBEAT] * 3
         assert ask(server, "task") == "task"
         assert not inside.acquire(timeout=0.05)
+        assert server.unanswered == number
         may_answer.set()
         for collector in collectors:
             collector.join(20)
     assert answers == [DATA] * number
+    assert server.unanswered == 0

@@ -10,18 +10,20 @@ import pytest
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.distributed import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, check_folder, fixed_part, holds_run
+from lightning_ding.distributed.coordinator.folder import check_folder, holds_run
+from lightning_ding.distributed.coordinator.resume import check_fixed_part, fixed_part
 from lightning_ding.registry import BUFFER_REGISTRY, NotRegisteredError
 from tests.distributed.coordinator.coordinating import POLICY, Run, config
 
-STATE, RESULT, LEARNER = "coordinator/state.json", "result.json", "learner/metrics.csv"
-JOURNAL = "coordinator/journal/buffer/000000000001_a_0.json"
+STATE, RESULT, LEARNER = "coordinator/run.db", "result.json", "learner/metrics.csv"
+JOURNAL = "coordinator/journal/buffer/000000000001_a_0.safetensors"
 OVER = "a finished run: choose another folder"
 NONE = "no run to resume: start without --resume, or correct main.exp_name"
 LOST = (
-    f"files of a run, such as {JOURNAL}, but not coordinator/state.json, without which it cannot be resumed; "
+    f"files of a run, such as {JOURNAL}, but not coordinator/run.db, without which it cannot be resumed; "
     "nothing was changed: restore that file, or choose another folder"
 )
+OLDER = "coordinator/state.json"  # of an earlier version
 GONE = (
     "a finished run without its data, which main.keep_data=false deletes, so it cannot be continued: "
     "choose another folder"
@@ -38,12 +40,13 @@ RUNS = (
         ([], None, NONE),
         (["config.json"], None, NONE),
         ([STATE], RUNS, None),
+        ([OLDER], RUNS, None),
         ([STATE, RESULT, LEARNER], RUNS, None),  # it was given up
         ([RESULT], OVER, GONE),
         ([LEARNER], OVER, NONE),
         ([JOURNAL], LOST, LOST),
-        ([JOURNAL, "coordinator/.state.json.tmp"], LOST, LOST),
-        (["coordinator/.state.json.tmp"], None, NONE),  # it was killed before it had done anything
+        ([JOURNAL, "coordinator/.run.db.new"], LOST, LOST),
+        (["coordinator/.run.db.new"], None, NONE),  # it was killed before it had done anything
         ([JOURNAL, LEARNER], OVER, LOST),
     ],
 )
@@ -54,7 +57,7 @@ def test_folder_takes_a_new_run_only_without_another_and_resuming_needs_one_that
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 
-    assert holds_run(tmp_path) == (STATE in files)
+    assert holds_run(tmp_path) == (STATE in files or OLDER in files)
     with _refusal(tmp_path, of_new):
         check_folder(tmp_path, resume=False)
     with _refusal(tmp_path, of_resumed):
@@ -125,6 +128,7 @@ def test_module_that_only_workers_import_is_in_the_config_of_a_resumed_run(
     policy = deep_merge(POLICY, {part: {worker: {"import_names": ["absent_module"]}}})
     run = Run(config(tmp_path, policy))
     run.restart()
+    run.coordinator.run.database.close()
     other = config(tmp_path)
     with pytest.raises(
         NotRegisteredError, match=rf"'absent_module' \(fixed.main.policy.{part}.{worker}.import_names\)"

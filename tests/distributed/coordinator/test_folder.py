@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.coordinator.folder_lock import FolderInUseError, FolderLock, require_unused
+from lightning_ding.distributed.coordinator.folder import FolderInUseError, check_start, locked
 from tests.distributed.coordinator.coordinating import config
 
 
 def test_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    require_unused(folder)
-    with FolderLock(folder):
-        for lock in (FolderLock(folder).acquire, lambda: require_unused(folder)):
+    cfg = resolve(ParallelConfig, config(folder))
+    assert not check_start(cfg, resume=False)
+    with locked(folder):
+        for lock in (locked(folder).__enter__, lambda: check_start(cfg, resume=False)):
             with pytest.raises(FolderInUseError, match=f"another coordinator uses '{folder}'; choose another"):
                 lock()
-    with FolderLock(folder):
+    with locked(folder):
         pass
 
 
 def test_lock_with_patience_waits_for_a_coordinator_that_ends(tmp_path: Path) -> None:
-    first = FolderLock(tmp_path)
-    first.acquire()
-    timer = threading.Timer(0.3, first.release)
+    first = ExitStack()
+    first.enter_context(locked(tmp_path))
+    timer = threading.Timer(0.3, first.close)
     timer.start()
-    with FolderLock(tmp_path, patience=20.0):
+    with locked(tmp_path, patience=20.0):
         assert timer.finished.is_set()
 
 
