@@ -19,7 +19,7 @@ COMMANDS = {
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
     "test": ("evaluate a checkpoint on episodes that no validation has", LIGHTNING),
     "sweep": ("train a policy with several seeds, as fit --seeds does", SWEEP),
-    "compare": ("compare runs over their seeds, with intervals", "lightning_ding.entry.compare"),
+    "compare": ("compare runs over their seeds, with intervals", "lightning_ding.entry.compare_command"),
     "tune": ("search for the hyper-parameters of a run, with Optuna", "lightning_ding.entry.tune"),
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
     "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),

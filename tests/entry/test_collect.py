@@ -179,7 +179,7 @@ def test_minari_data_set_is_written(ckpt: Path, tmp_path: Path, monkeypatch: pyt
     ("options", "message"),
     [
         (["--out", "x.npz"], "ckpt must be a checkpoint"),
-        (["missing.ckpt", "--out", "x.npz"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
+        (["missing.ckpt", "--out", "x.npz"], "ckpt must be the path of a checkpoint, or zoo:NAME, got 'missing.ckpt'"),
         (["--random", "--out", "x.npz"], "env_id must be an env"),
         (["--random", "--env_id", "CartPole-v1", "--out", "x.csv"], "out must be a path that ends in .npz"),
         (["--random", "--env_id", "CartPole-v1", "--out", "x.npz", "--episodes", "0"], "n_episode must be >= 1"),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_ding.entry.compare import compare, main, read_curves
+from lightning_ding.entry.compare import compare, read_curves
+from lightning_ding.entry.compare_command import main
 from lightning_ding.entry.compare_tasks import compare_tasks
 
 

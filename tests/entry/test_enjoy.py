@@ -124,7 +124,7 @@ def test_mistakes_are_one_line(
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setitem(sys.modules, "moviepy", None)
     cases = [
-        (["missing.ckpt"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
+        (["missing.ckpt"], "ckpt must be the path of a checkpoint, or zoo:NAME, got 'missing.ckpt'"),
         ([str(ckpt), "--video", "x.avi"], "video must be a path that ends in .mp4 or .gif, got 'x.avi'"),
         ([str(ckpt), "--video", "x.mp4"], "this needs moviepy: pip install 'lightning_ding[video]'"),
         ([str(ckpt), "--episodes", "0"], "episodes must be >= 1, got 0"),

@@ -127,7 +127,7 @@ def test_mistakes_are_one_line(ckpt: Path, tmp_path: Path, capsys: pytest.Captur
     torch.save({"model": 1}, tmp_path / "other.ckpt")
     write_checkpoint(DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}}), tmp_path / "bare.ckpt")
     cases = [
-        (["missing.ckpt"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
+        (["missing.ckpt"], "ckpt must be the path of a checkpoint, or zoo:NAME, got 'missing.ckpt'"),
         ([str(tmp_path / "torn.ckpt")], "path must be a checkpoint of a run, got"),
         ([str(tmp_path / "text.ckpt")], "path must be a checkpoint of a run, got"),
         ([str(tmp_path / "other.ckpt")], "path must be a checkpoint of a run, with weights and config, got"),

@@ -29,7 +29,7 @@ def test_command_writes_a_graph_that_acts_as_the_checkpoint(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["missing.ckpt"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
+        (["missing.ckpt"], "ckpt must be the path of a checkpoint, or zoo:NAME, got 'missing.ckpt'"),
         (["missing.ckpt", "--format", "tf"], "argument --format: invalid choice: 'tf'"),
     ],
 )

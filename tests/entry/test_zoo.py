@@ -65,7 +65,7 @@ def test_zoo_enjoy_and_evaluate_play_the_env_of_the_run(
     assert "episode 0: return" in capsys.readouterr().out
     assert Path("film.gif").read_bytes()[:3] == b"GIF"
     cli.main(["evaluate", "zoo:dqn_cartpole", "--episodes", "10", "--json"])
-    assert json.loads(capsys.readouterr().out)["return_mean"] >= 400
+    assert json.loads(capsys.readouterr().out)["mean"] >= 400
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_driver_sets_the_number_of_collecting_tasks_until_the_coordinator_has_wr
 ) -> None:
     with restarted(cfg) as actor:
         asked: list[Any] = []
-        answers = iter([{"failed": "no space left"}, {"reply": {}}])
+        answers: Iterator[dict[str, Any]] = iter([{"failed": "no space left"}, {"reply": {}}])
 
         def handle(*message: Any) -> dict[str, Any]:
             asked.append(message)

@@ -24,7 +24,8 @@ def make(name: str) -> Any:
         model = {"agent_num": 2, "agent_obs_shape": 3, "global_obs_shape": 6, "action_shape": 2}
         if "action_space" in POLICY_REGISTRY.get(name).shape_names:
             model["action_space"] = "discrete"
-    if name in ("ppo", "ppg", "a2c", "pg", "bc", "dt", "impala", "ppo_offpolicy", "ppg_offpolicy", "recurrent_ppo"):
+    of_both_spaces = ("ppo", "ppg", "trpo", "a2c", "pg", "bc", "dt", "impala", "ppo_offpolicy", "ppg_offpolicy")
+    if name in (*of_both_spaces, "recurrent_ppo"):
         model["action_space"] = "discrete"
     return create_policy({"type": name, "model": model})
 
