@@ -31,9 +31,18 @@ def test_server_answers_until_the_workers_have_left_and_no_longer_than_the_datab
             order.append("answers no more")
 
     def wait(coordinator: Coordinator, received: list[int]) -> None:
-        part, close = coordinator.run.lock.wait_for, coordinator.run.database.close
-        monkeypatch.setattr(coordinator.run.lock, "wait_for", lambda *given: order.append("waits") or part(*given))
-        monkeypatch.setattr(coordinator.run.database, "close", lambda: order.append("is closed") or close())
+        run = coordinator.run
+        noted(run.lock, "wait_for", "waits")
+        noted(run.database, "close", "is closed")
+
+    def noted(owner: Any, name: str, what: str) -> None:
+        function = getattr(owner, name)
+
+        def note(*given: Any) -> Any:
+            order.append(what)
+            return function(*given)
+
+        monkeypatch.setattr(owner, name, note)
 
     monkeypatch.setattr(FlaskTransport, "serve", lambda *given: Server())
     monkeypatch.setattr(role, "_wait", wait)
