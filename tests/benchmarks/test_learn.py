@@ -337,9 +337,7 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
         if proof.peer_algorithm in zoo.ZOO and not proof.has_defaults and not learn.has_peer(proof, "peer")
         if not proof.is_ceiling
     ]
-    mazes, wrapped = (
-        ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "sac_simba"],
-        ["ppo_minigrid", "dqn_minatar", "dqn_pong"],
-    )
+    mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "sac_simba"]
+    wrapped = ["ppo_minigrid", "dqn_minatar", "dqn_pong"]
     assert missing == mazes + wrapped  # envs that no peer has settings for; the peers' wrappers are not here
     assert zoo.has("c51", "CartPole-v1") is False
