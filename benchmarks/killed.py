@@ -164,7 +164,7 @@ def lost_by(starts: Sequence[dict[str, Any]], slack: int) -> list[str]:
     """Return what was missing after a resume, of what a run has at the env step from which it resumed.
 
     Args:
-        starts: What each start began with.
+        starts: Env step, transitions in the buffer, updates and epsilon with which each start began.
         slack: Env steps and updates that may be missing.
     """
     lost = set()

@@ -1,4 +1,4 @@
-"""What the sides of ``benchmarks.killed_sides`` share: the job, what counts its steps, and greedy episodes."""
+"""The job of a side of ``benchmarks.killed_sides``, the counter of its env steps, and its greedy episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Act = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Trained(NamedTuple):
-    """What a side has learned."""
+    """The weights and the greedy policy of a side at the end of its run."""
 
     weights: Iterable[torch.Tensor]
     act: Act
@@ -28,7 +28,7 @@ class Trained(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a side is to do."""
+    """The folder, the length and the seed of a side's run."""
 
     folder: Path
     budget: int

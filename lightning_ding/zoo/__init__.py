@@ -2,9 +2,9 @@
 
     policy = load_policy("zoo:ppo_halfcheetah")
 
-``lightning-ding zoo list`` shows them. Each is a safetensors file of the policy at the end of a run, beside
-``index.json``, which has the command of the run, its commit, and the mean return of greedy episodes. The files are made
-by ``python -m benchmarks.ship``.
+``lightning-ding zoo list`` shows them. Each is a safetensors file of the policy at the end of a run. ``index.json`` has
+the command and the commit of each run, and the mean return of greedy episodes. ``python -m benchmarks.ship`` makes the
+files.
 """
 
 from __future__ import annotations

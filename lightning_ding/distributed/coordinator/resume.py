@@ -1,4 +1,4 @@
-"""What a resumed run may change: not what it learns; and if it is finished, a limit has to let it continue."""
+"""Checks of a resumed run: its config still learns the same, and a finished run has a limit that lets it continue."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class AgentEncoder(nn.Module):
         """Return features of all steps, and the state after the last one.
 
         Args:
-            seen: What the agents see, shape (T, B, N, D).
+            seen: Observations of the agents, shape (T, B, N, D).
             state: State of all agents before the first step, shape (B, S).
             starts: Whether a step is the first of an episode, shape (T, B); there the state is zero before the step.
 

@@ -50,10 +50,10 @@ class AgentValues(nn.Module):
         """Return values (T, B, N, A), features (T, B, N, H) and the state after the last step, shape (B, S).
 
         Args:
-            seen: What the agents see, shape (T, B, N, D) or (T, B, N, *image).
+            seen: Observations of the agents, shape (T, B, N, D) or (T, B, N, *image).
             state: State before the first step, shape (B, S).
             starts: Whether a step is the first of an episode, shape (T, B); None if none is.
-            added: What all agents see in addition, shape (T, B, number); None for nothing.
+            added: Inputs that all agents have in addition, shape (T, B, number); None for nothing.
         """
         seen = self.images(seen)
         if added is not None:
