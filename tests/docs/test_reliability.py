@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROWS = [row for row in (ROOT / "docs/reliability.md").read_text().splitlines() if row.startswith("| ")]
-ATTACKS = [row for row in ROWS if not row.startswith("| attack |")]
+TABLES = re.findall(r"(?m)^\| attack \|.*\n((?:\|.*\n)+)", (ROOT / "docs/reliability.md").read_text())
+ATTACKS = [row for table in TABLES for row in table.splitlines() if row.startswith("| ")]
 NAMED = re.compile(r"\| `(tests/[\w/]+\.py)::(test_\w+)`( \(slow\))? \|$")
 
 

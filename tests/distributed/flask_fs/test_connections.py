@@ -20,6 +20,7 @@ from lightning_ding.distributed.flask_fs import connections, server as server_mo
 from lightning_ding.distributed.flask_fs.connections import SparseLog
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.transport import Message
+from tests.processes import wait_for
 
 TOKEN = "0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Lightning-Ding-Channel": "0"}
@@ -68,7 +69,7 @@ def test_request_that_never_ends_and_silent_connections_are_closed_and_workers_s
         assert is_closed(connect(server, HALF))
         assert is_closed(connect(server, HALF[:30]))
         assert is_closed(connect(server))
-        assert server.connections.connections == [worker]
+        wait_for(lambda: server.connections.connections == [worker])
         assert ask(server, session) == 200
 
 
