@@ -67,6 +67,8 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "bro": {"num_envs": 3},  # two actors, learned weights, a reset
     "td7": {"norm_obs": True},  # prioritised; copies of encoders and a range of values
     "ppo": {"norm_obs": True, "norm_reward": True},
+    "trpo": {"norm_obs": True, "norm_reward": True, "num_envs": 3, "policy": {"model": {"use_sde": True}}}
+    | {"env": "Pendulum-v1"},
     "ppo_offpolicy": {"norm_obs": True, "norm_reward": True},
     "ppg_offpolicy": {"norm_obs": True},
     "impala": {"num_envs": 3, "norm_reward": True},  # transitions wait at the kill

@@ -94,6 +94,7 @@ MANY_UPDATES: Config = {
         ("qrdqn", 1000, EPSILON),
         ("rainbow", 1000, EPSILON),
         ("ppo", 2176, RELU),
+        ("trpo", 2816, RELU),
         ("a2c", 2816, RELU),
         ("pg", 2816, RELU),
         ("ddpg", 1280, MANY_UPDATES),

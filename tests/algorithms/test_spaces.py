@@ -112,7 +112,7 @@ def test_observations_of_an_env_are_acted_on_as_they_are(kind: str) -> None:
     assert [by_env[row]["action"].item() for row in range(3)] == at_once.tolist()
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "a2c"])
+@pytest.mark.parametrize("name", ["dqn", "ppo", "trpo", "a2c"])
 @pytest.mark.parametrize("kind", DISCRETE)
 def test_every_kind_of_discrete_action_lies_in_its_space(make_trainer: MakeTrainer, name: str, kind: str) -> None:
     policy, datamodule = train(make_trainer, name, {"observation": VECTOR, "action": DISCRETE[kind]})
@@ -139,7 +139,7 @@ def test_every_choice_of_several_dimensions_is_collected_and_learned_from(make_t
     assert tuple(policy.config.model.action_shape) == (2, 3)
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_offpolicy", "impala", "a2c", "pg"])
+@pytest.mark.parametrize("name", ["dqn", "ppo", "trpo", "ppo_offpolicy", "impala", "a2c", "pg"])
 @pytest.mark.parametrize("kind", DISCRETE)
 def test_masked_actions_are_legal_when_they_are_random_and_when_they_are_not(
     make_trainer: MakeTrainer, name: str, kind: str

@@ -67,7 +67,7 @@ def check_statistics(policy: Any) -> None:
     assert float(seen[0][1, 0] - seen[0][0, 0]) == pytest.approx(2, abs=0.2)
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "pqn", "pg"])
+@pytest.mark.parametrize("name", ["ppo", "trpo", "a2c", "pqn", "pg"])
 def test_rollouts_of_time_stamps_are_normalised(make_trainer: MakeTrainer, name: str) -> None:
     policy = policy_of(name)
     make_trainer().fit(policy, RolloutDataModule(**arguments(norm_obs=True)))

@@ -253,7 +253,7 @@ def test_algorithms_of_this_package_keep_no_other_state_in_attributes(make_train
 # ---------------------------------------------------------------------- without the folder of the ranks
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "pqn", "pg", "recurrent_ppo"])
+@pytest.mark.parametrize("name", ["ppo", "trpo", "a2c", "pqn", "pg", "recurrent_ppo"])
 def test_on_policy_run_resumed_without_its_rank_folder_says_what_it_lacks(
     make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:

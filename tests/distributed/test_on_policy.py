@@ -37,6 +37,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "pg": {"model": SMALL, "collect": {"n_episode": 3}},
     "ppo": {"model": SMALL, "learn": {"epoch_per_collect": 2, "batch_size": 16}, "collect": {"n_sample": 32}},
     "ppo, n_sample is no multiple": {"model": SMALL, "learn": {"batch_size": 16}, "collect": {"n_sample": 31}},
+    "trpo": {"model": SMALL, "learn": {"epoch_per_collect": 2, "batch_size": 16}, "collect": {"n_sample": 32}},
     "recurrent_ppo": {
         "learn_unroll_len": 8,
         "model": {"core": {"hidden_size": 4}, **SMALL},
@@ -145,7 +146,7 @@ def learned_by_one_process(cfg: dict[str, Any], **options: Any) -> list[Weights]
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_one_collector_and_one_process_learn_the_same_weights_to_the_last_bit(tmp_path: Path, name: str) -> None:
-    updates = {"a2c": 1, "pg": 1, "ppo, n_sample is no multiple": 20}.get(name, 4)
+    updates = {"a2c": 1, "pg": 1, "ppo, n_sample is no multiple": 20, "trpo": 5}.get(name, 4)
     options = {"norm_obs": True, "norm_reward": True} if name in ("ppo", "a2c") else {}
     cfg = config(tmp_path / "run", policy_of(name), max_train_iter=ROLLOUTS * updates, **options)
     found, expected = learned_by_processes(cfg), learned_by_one_process(cfg, **options)
