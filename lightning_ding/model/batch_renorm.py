@@ -63,11 +63,16 @@ class BatchRenorm(nn.Module):
             x: Features, shape (E, B, F).
             statistics: A list to which the mean and the variance of the batch are appended, shape (2, E, 1, F), without
                 gradient; None normalises by the running statistics.
+
+        Raises:
+            ValueError: If B is 1 and the statistics of the batch are used.
         """
         x = full_precision(x)
         deviation = (self.variance + EPS).sqrt()
         if statistics is None:
             return torch.addcmul(self.shift, (x - self.mean) / deviation, self.scale)
+        rule = ">= 2 with batch normalisation, on each rank"
+        require(x.shape[1] >= 2, "learn.batch_size", rule, x.shape[1])
         scale, shift = self._correction(x.detach(), deviation, statistics)
         width = x.shape[1], self.scale.numel()  # torch's kernel is several times as fast as its operations one by one
         weight, bias = self.scale * scale, self.shift + self.scale * shift

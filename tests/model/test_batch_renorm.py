@@ -112,3 +112,28 @@ def test_a_part_of_the_members_is_refused() -> None:
 def test_a_value_that_is_out_of_its_range_is_refused(momentum: float, warmup: int, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         BatchRenorm(1, 1, momentum, warmup)
+
+
+def test_each_network_of_an_ensemble_normalises_each_feature_by_itself() -> None:
+    layer = BatchRenorm(3, 2, warmup=0)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in (layer.scale.data, layer.shift.data, layer.mean, layer.variance):
+        tensor.copy_(torch.rand(3, 1, 2, generator=generator) + 0.5)
+    x = torch.randn(3, 7, 2, generator=generator)
+    noted: list[torch.Tensor] = []
+    found = layer(x, noted)
+    assert_close(found, layer(x))  # the correction is within its limits
+    for network in range(3):
+        for feature in range(2):
+            one = BatchRenorm(1, 1, warmup=0)
+            for name in ("scale", "shift", "mean", "variance"):
+                getattr(one, name).data.fill_(getattr(layer, name)[network, 0, feature].item())
+            part: list[torch.Tensor] = []
+            expected = one(x[network : network + 1, :, feature : feature + 1], part)
+            assert_close(found[network, :, feature], expected[0, :, 0])
+            assert_close(noted[0][:, network, 0, feature], part[0][:, 0, 0, 0])
+
+
+def test_a_batch_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="learn.batch_size must be >= 2 with batch normalisation, on each rank, got 1"):
+        make()(column(1.0), [])
