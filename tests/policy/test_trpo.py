@@ -181,6 +181,18 @@ def test_a_gradient_that_is_not_finite_is_reported(mode: str) -> None:
     assert_close(weights(policy), before)
 
 
+@pytest.mark.parametrize("adv_norm", [False, True])
+def test_standardised_advantages_have_neither_offset_nor_scale(adv_norm: bool) -> None:
+    found = []
+    for offset in (0.0, 5.0):
+        policy = make(adv_norm=adv_norm)
+        data = rollout(policy)
+        before = weights(policy)
+        policy._actor_update({**data, "advantage": offset + 3 * data["advantage"]})
+        found.append(weights(policy) - before)
+    assert torch.allclose(*found, rtol=1e-4, atol=1e-7) == adv_norm
+
+
 def test_a_rollout_gives_one_step_of_the_actor_and_passes_of_the_critic(make_trainer: MakeTrainer) -> None:
     policy: Any = make_policy("trpo")  # 2 passes over 16 steps in minibatches of 8
     made: list[Step] = []
