@@ -124,13 +124,14 @@ def _watch(ask_of: Any, config: dict[str, Any], is_over: threading.Event, curve:
 def run_rllib(seed: int, steps: int) -> Curve:
     """Train with RLlib's PPO, with as many env runners as collectors, and its own generalised advantages."""
     import ray
-    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.algorithms import ppo
     from ray.rllib.connectors.env_to_module import MeanStdFilter
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+    make: Any = ppo.PPOConfig
     ray.init("local", num_cpus=COLLECTORS + 2, include_dashboard=False, log_to_driver=False, logging_level=40)
     model: Any = DefaultModelConfig(fcnet_hiddens=HIDDEN, fcnet_activation="tanh", vf_share_layers=False)
-    config: Any = PPOConfig().environment(ENV_ID).framework("torch").debugging(seed=seed).rl_module(model_config=model)
+    config: Any = make().environment(ENV_ID).framework("torch").debugging(seed=seed).rl_module(model_config=model)
     config = config.env_runners(
         num_env_runners=COLLECTORS,
         num_envs_per_env_runner=ENVS,

@@ -289,8 +289,8 @@ def test_evaluations_are_written_with_the_next_one_alone_and_read_from_the_resul
     _, collector = both(run)
     results = run.coordinator.run.results
     evaluations = [{"env_step": step, "reward_mean": 1.0} for step in (4, 8)]
-    for one in evaluations:
-        results.note_evaluation(one, one["env_step"])
+    for step in (4, 8):
+        results.note_evaluation({"reward_mean": 1.0}, step)
     written = run_and_write(run, monkeypatch, lambda: collector.call("fail", error="an error"))
     assert written["state", "evaluations"] == evaluations
     later = run_and_write(run, monkeypatch, lambda: collector.take())
