@@ -23,7 +23,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,14 +90,22 @@ def run_throughput(transport: str, collectors: int, seconds: float, part: str = 
     """Return the env steps a second of a run in full swing, and what its coordinator counts then."""
     with TemporaryDirectory() as folder:
         config = config_of(transport, collectors, folder, part)
-        file = Path(folder) / "config.json"  # JSON is YAML
-        file.write_text(json.dumps(config))
-        end = lifeline().fileno()
-        command = [sys.executable, "-c", CLI, str(end), "parallel", "--config", str(file)]
-        output = (Path(folder) / "log").open("w")
-        kwargs: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True, "pass_fds": (end,)}
-        with output, subprocess.Popen(command, **kwargs) as process:
+        with start(config) as process:
             return _watch_to_its_end(config, process, seconds)
+
+
+@contextmanager
+def start(config: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a run in its folder, with its output in ``log``; it ends with this process."""
+    folder = Path(config["main"]["exp_name"])
+    file = folder / "config.json"  # JSON is YAML
+    file.write_text(json.dumps(config))
+    end = lifeline().fileno()
+    command = [sys.executable, "-c", CLI, str(end), "parallel", "--config", str(file)]
+    with (folder / "log").open("w") as output:
+        kwargs: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True, "pass_fds": (end,)}
+        with subprocess.Popen(command, **kwargs) as process:
+            yield process
 
 
 def _watch_to_its_end(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
@@ -127,7 +136,7 @@ def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: fl
     time.sleep(seconds)
     last, passed = ask("status"), time.perf_counter() - start
     ask("shutdown")
-    _disconnect(config["system"]["transport"])
+    disconnect(config["system"]["transport"])
     samples = last["sample"] - first["sample"]
     lag = (last["policy_lag"] * last["sample"] - first["policy_lag"] * first["sample"]) / samples
     return {
@@ -167,7 +176,7 @@ def ask_of(config: dict[str, Any], is_over: Callable[[], bool]) -> Callable[...,
             time.sleep(1.0)
 
 
-def _disconnect(transport: str) -> None:
+def disconnect(transport: str) -> None:
     """Leave Ray, which ends this process too when the run ends its own cluster."""
     if transport == "ray":
         import ray

@@ -21,7 +21,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,8 +80,7 @@ def run_process(seed: int, steps: int) -> Curve:
 
 def run_distributed(transport: str, seed: int, steps: int) -> Curve:
     """Train with a coordinator, a learner and four collectors on this machine."""
-    from benchmarks.distributed import ask_of
-    from lightning_ding.entry import parallel_pipeline
+    from benchmarks.distributed import ask_of, disconnect, start
 
     with TemporaryDirectory() as folder:
         env = {"env_id": ENV_ID, "collector_env_num": ENVS, "evaluator_env_num": 1, "n_evaluator_episode": 1}
@@ -93,32 +91,32 @@ def run_distributed(transport: str, seed: int, steps: int) -> Curve:
             "learner": {"validate": False},
             "collector": {"num": COLLECTORS},
         }
-        curve: Curve = []
-        is_over = threading.Event()
-        arguments = ({"main": main, "system": system}, is_over, curve)
-        watcher = threading.Thread(target=_watch, args=(ask_of, *arguments), daemon=True)
-        watcher.start()
-        result = parallel_pipeline({"main": main, "system": system})
-        is_over.set()
-        watcher.join(30.0)
-        assert result["env_step"] >= steps
+        config = {"main": main, "system": system}
+        with start(config) as process:
+            curve = _watch(ask_of(config, lambda: process.poll() is not None), process, steps)
+        disconnect(transport)
+        code, result = process.returncode, Path(folder, "result.json")
+        if code or json.loads(result.read_text())["env_step"] < steps:
+            raise RuntimeError(f"exit code {code}:\n{Path(folder, 'log').read_text()[-3000:]}")
     return curve
 
 
-def _watch(ask_of: Any, config: dict[str, Any], is_over: threading.Event, curve: Curve) -> None:
-    """Note a point twice a second until a run is over."""
-    ask = ask_of(config, is_over.is_set)
+def _watch(ask: Any, process: subprocess.Popen[bytes], steps: int) -> Curve:
+    """Return a point for each half second of a run."""
+    curve: Curve = []
     began = None
-    while not is_over.wait(0.5):
+    while process.poll() is None and (not curve or curve[-1][0] < steps):
+        time.sleep(0.5)
         try:
             status = ask("status")
         except (ConnectionError, RuntimeError):  # the coordinator has ended
-            return
+            break
         began = began or (time.perf_counter() if status["train_iter"] else None)
         if began is not None and status["return_mean"] is not None:
             point = status["env_step"], time.perf_counter() - began, status["return_mean"]
             if not curve or point[0] > curve[-1][0]:
                 curve.append(point)
+    return curve
 
 
 def run_rllib(seed: int, steps: int) -> Curve:
