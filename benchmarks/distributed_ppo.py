@@ -52,6 +52,7 @@ def run_process(seed: int, steps: int) -> Curve:
     """Train in one process."""
     from lightning import Callback, Trainer, seed_everything
 
+    from lightning_ding.callbacks import MetricsLogger
     from lightning_ding.datamodules import RolloutDataModule
     from lightning_ding.policy import create_policy
 
@@ -73,7 +74,13 @@ def run_process(seed: int, steps: int) -> Curve:
         ENV_ID, num_envs=COLLECTORS * ENVS, seed=seed, norm_obs=True, max_env_step=steps, rounds_per_epoch=4
     )
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(accelerator="cpu", enable_checkpointing=False, limit_val_batches=0, callbacks=[Points()], **quiet)
+    trainer = Trainer(
+        accelerator="cpu",
+        enable_checkpointing=False,
+        limit_val_batches=0,
+        callbacks=[MetricsLogger(4), Points()],
+        **quiet,
+    )
     trainer.fit(create_policy(POLICY), data)
     return curve
 
