@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.datamodules.replay import check_demonstrations
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import for_evaluation
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
@@ -108,6 +109,13 @@ class MainConfig:
     norm_reward: bool = False
     """Whether to divide rewards by the standard deviation of the discounted return; only with an on-policy
     algorithm."""
+    demonstrations: str | None = None
+    """Data set of which the learner, which reads it, adds a share to each minibatch: a path, or the id of a Minari data
+    set; None for none."""
+    demonstration_share: float = 0.5
+    """Share of a minibatch that is drawn from the demonstrations, in (0, 1)."""
+    imitation_reward: bool = False
+    """Whether to learn from a reward of 1 for each step of the demonstrations and 0 for each collected one."""
     monitor: str | dict[str, Direction] = RETURN
     """Metric after an evaluation by the learner that chooses its best checkpoint: the name of one to maximise, or a
     mapping of it to ``max`` or ``min``."""
@@ -116,6 +124,7 @@ class MainConfig:
         Monitor.of(self.monitor)
         _require_least(self, "main", 0, "seed")
         _require_least(self, "main", 1, "max_env_step", "max_train_iter")
+        check_demonstrations(self.demonstrations, self.demonstration_share, self.imitation_reward, "main.")
         require("type" in self.policy, "main.policy", "a mapping with a 'type'", sorted(self.policy))
 
 
@@ -201,8 +210,8 @@ class CoordinatorConfig:
     snapshot_interval: float = 30.0
     """Seconds between two snapshots of the buffers; newer data are in separate files until the next one."""
     samples_per_insert: float | None = None
-    """Ratio of sampled to collected transitions; None means update_per_collect * batch_size / n_sample of the
-    policy."""
+    """Ratio of sampled to collected transitions, without demonstrations; None means update_per_collect * batch_size /
+    n_sample of the policy, times the share of a minibatch that was collected."""
     tolerance: float = 4.0
     """Rounds by which learning may differ from ``samples_per_insert``, in both directions."""
     max_policy_lag: int | None = None
