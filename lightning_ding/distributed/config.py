@@ -370,7 +370,7 @@ def resolve_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
     """Return the config of a run, which may also name a worker by ``type`` and ``import_names``."""
     if isinstance(cfg, Mapping):
         cfg = {key: value for key, value in cfg.items() if key not in ("type", "import_names")}
-    return cast(ParallelConfig, resolve(ParallelConfig, cfg))
+    return resolve(ParallelConfig, cfg)
 
 
 def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
