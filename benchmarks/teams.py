@@ -4,6 +4,7 @@
     python -m benchmarks.teams benchmarl mappo  # in an environment with BenchMARL, of which this file alone is needed
     python -m benchmarks.teams ours qmix --steps 60000 --seed 1  # learn for longer, and play 100 greedy episodes
     python -m benchmarks.teams ours mappo --task simple_tag --steps 48000  # predators and prey, which both learn
+    python -m benchmarks.teams ours mappo --minibatches 1  # four updates in a round, as in EPyMARL
     python -m benchmarks.teams ours qmix --batch 800  # minibatches of EPyMARL's 32 episodes
 
 ``mappo`` and ``qmix``: both sides have 64 envs of ``simple_spread_v3`` with three agents and 25 steps in one process.
@@ -67,7 +68,8 @@ SCENARIO = {"max_steps": 100, "n_agents": 4, "random_package_pos_on_line": True,
 class Clock:
     """Measures rounds after the warm-up, and the time of the updates in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: argparse.Namespace) -> None:
+        self.run = run
         self.rounds = 0
         self.learning = self.learning_cpu = 0.0
         self.began = self.ended = (0.0, 0.0)
@@ -91,13 +93,14 @@ class Clock:
             self.began, self.learning, self.learning_cpu = now, 0.0, 0.0
         self.ended = now
 
-    def report(self, side: str, name: str) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return the speeds of the rounds after the warm-up."""
-        frames, updates = FRAMES[name], Q_UPDATES if name == "qmix" else EPOCHS * MINIBATCHES
+        name = self.run.algorithm
+        frames, updates = FRAMES[name], Q_UPDATES if name == "qmix" else EPOCHS * self.run.minibatches
         count = self.rounds - WARM_UP
         wall, cpu = (end - start for end, start in zip(self.ended, self.began, strict=True))
         return {
-            "side": side,
+            "side": self.run.side,
             "algorithm": name,
             "rounds": count,
             "env_steps_per_s": round(count * frames / wall, 1),
@@ -116,7 +119,7 @@ def ours(run: argparse.Namespace) -> dict[str, Any]:
 
     from lightning_ding.policy import create_policy
 
-    clock = Clock()
+    clock = Clock(run)
 
     class Notes(Callback):
         def on_train_batch_start(self, *_: Any) -> None:
@@ -134,7 +137,7 @@ def ours(run: argparse.Namespace) -> dict[str, Any]:
         quiet |= {"enable_model_summary": False, "default_root_dir": folder, "limit_val_batches": 0}
         trainer = Trainer(accelerator="cpu", callbacks=Notes(), max_epochs=-1, **quiet)
         trainer.fit(policy, data)
-        report = clock.report("ours", run.algorithm)
+        report = clock.report()
         if run.is_tested and run.task == "simple_tag":
             report["returns"] = _pairs(lambda random: _tag_of_ours(policy, run.seed, random))
         elif run.is_tested:
@@ -150,7 +153,7 @@ def _parts_of_ours(run: argparse.Namespace, clock: Clock) -> tuple[Any, dict[str
     from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 
     name, frames, steps = run.algorithm, FRAMES[run.algorithm], run.steps
-    env_kwargs = {"max_cycles": MAX_CYCLES, "team_reward": "mean"}
+    env_kwargs = {"max_cycles": MAX_CYCLES, "team_reward": "mean", "global_state": "none"}
     game = {"env_id": f"pettingzoo:mpe2.{run.task}_{TASKS[run.task]}", "env_kwargs": env_kwargs}
     of_vmas: dict[str, Any] = {"env_id": "vmas:balance", "env_kwargs": SCENARIO, "mode": "tensor"}
     arguments: dict[str, Any] = {**(of_vmas if name == "vmas" else game), "num_envs": ENVS[name], "seed": run.seed}
@@ -159,7 +162,7 @@ def _parts_of_ours(run: argparse.Namespace, clock: Clock) -> tuple[Any, dict[str
     options: dict[str, Any] = {"model": model, "collect": {"n_sample": frames}}
     options["discount_factor"] = DISCOUNTS[run.task]
     if name != "qmix":
-        learn = {"epoch_per_collect": EPOCHS, "batch_size": frames // MINIBATCHES, "learning_rate": STEP_SIZE}
+        learn = {"epoch_per_collect": EPOCHS, "batch_size": frames // run.minibatches, "learning_rate": STEP_SIZE}
         return RolloutDataModule(**arguments), {**options, "type": "mappo", "learn": learn}
     learn = {"update_per_collect": Q_UPDATES, "batch_size": run.batch, "learning_rate": STEP_SIZE}
     eps = {"type": "linear", "start": EPS_START, "end": EPS_END, "decay": steps // EPS_SHARE}
@@ -222,7 +225,7 @@ def benchmarl(run: argparse.Namespace) -> dict[str, Any]:
     from benchmarl.models.mlp import MlpConfig
     from torch import nn
 
-    clock, name = Clock(), run.algorithm
+    clock, name = Clock(run), run.algorithm
 
     class Notes(Callback):  # type: ignore[misc]
         def on_batch_collected(self, batch: Any) -> None:
@@ -249,7 +252,7 @@ def benchmarl(run: argparse.Namespace) -> dict[str, Any]:
         experiment.callbacks.append(notes := Notes())  # later, because its constructor would pickle it
         notes.experiment = experiment
         experiment.run()
-        report = clock.report("benchmarl", name)
+        report = clock.report()
         if run.is_tested and run.task == "simple_tag":
             report["returns"] = _pairs(lambda random: _returns_of(experiment, random))
         elif run.is_tested:
@@ -269,7 +272,7 @@ def _config_of_benchmarl(run: argparse.Namespace, folder: str) -> Any:
         **{"prefer_continuous_actions": continuous, "max_n_frames": run.steps, "gamma": DISCOUNTS[run.task]},
         **{"on_policy_n_envs_per_worker": envs, "off_policy_n_envs_per_worker": envs},
         **{"on_policy_collected_frames_per_batch": frames, "on_policy_n_minibatch_iters": EPOCHS},
-        **{"on_policy_minibatch_size": frames // MINIBATCHES, "off_policy_collected_frames_per_batch": frames},
+        **{"on_policy_minibatch_size": frames // run.minibatches, "off_policy_collected_frames_per_batch": frames},
         **{"off_policy_n_optimizer_steps": Q_UPDATES, "off_policy_train_batch_size": run.batch},
         **{"off_policy_memory_size": 100_000, "off_policy_init_random_frames": 0, "lr": STEP_SIZE},
         **{"exploration_eps_init": EPS_START, "exploration_eps_end": EPS_END},
@@ -330,6 +333,7 @@ def main() -> None:
     parser.add_argument("--task", choices=list(TASKS), default="simple_spread", help="the game, for mappo")
     parser.add_argument("--steps", type=int, help="env steps to learn from, with a test at the end")
     parser.add_argument("--batch", type=int, default=Q_BATCH, help="transitions of a minibatch of QMIX")
+    parser.add_argument("--minibatches", type=int, default=MINIBATCHES, help="minibatches of an epoch of MAPPO")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
     run = parser.parse_args()
     if run.algorithm != "mappo" and run.task != "simple_spread":

@@ -91,7 +91,8 @@ def prepare(folder: Path, task: str) -> None:
     sys.modules["smaclite"] = types.ModuleType("smaclite")
     os.chdir(folder / "src")
     sys.path.insert(0, os.getcwd())
-    gym.register(GAME, entry_point=Game, disable_env_checker=True)
+    make: Any = Game
+    gym.register(GAME, entry_point=make, disable_env_checker=True)
 
 
 def config_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -237,9 +238,9 @@ def returns_of(runner: Any, config: dict[str, Any]) -> dict[str, Any]:
             return actions
 
         runner.mac.select_actions = act
-        played = torch.as_tensor([list(map(float, one)) for one in _play(runner)])  # (episodes, agents)
+        of_agents = torch.as_tensor([list(map(float, one)) for one in _play(runner)])  # (episodes, agents)
         names = ", ".join(f"{'random' if side in sides else 'learned'} {side}" for side in SIDES)
-        returns[names] = {side: round(played[:, agents].mean().item(), 2) for side, agents in SIDES.items()}
+        returns[names] = {side: round(of_agents[:, agents].mean().item(), 2) for side, agents in SIDES.items()}
     return {"returns": returns}
 
 
