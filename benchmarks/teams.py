@@ -29,13 +29,15 @@ so four kinds of episodes are played at the end: those of the learned agents, th
 instead, and those in which both do. Each has the mean return of a predator and that of the prey.
 
 BenchMARL 1.5.2 was run with torchrl 0.12.0 and tensordict 0.12.4, the newest ones with the collectors that it imports;
-its names of the MPE games come from PettingZoo, which has moved them to ``mpe2``, so this file passes those on. EPyMARL
-is not on PyPI; ``teams_epymarl.py`` runs a checkout of it.
+its names of the MPE games come from PettingZoo, which has moved them to ``mpe2``, so this file passes those on.
+BenchMARL gives all envs of PettingZoo the same seed, so that they play the same starts; here each has another one,
+unless ``--one-seed`` is given. EPyMARL is not on PyPI; ``teams_epymarl.py`` runs a checkout of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -219,6 +221,8 @@ def _tag_of_ours(policy: Any, seed: int, random: list[str]) -> dict[str, float]:
 def benchmarl(run: argparse.Namespace) -> dict[str, Any]:
     """Return what BenchMARL does in an experiment."""
     _pass_on_games()
+    if not run.one_seed:
+        _give_seeds()
     from benchmarl.algorithms import MappoConfig, QmixConfig
     from benchmarl.environments import PettingZooTask, VmasTask
     from benchmarl.experiment import Callback, Experiment
@@ -259,6 +263,18 @@ def benchmarl(run: argparse.Namespace) -> dict[str, Any]:
             returns = _returns_of(experiment, []).values()
             report["return"] = round(sum(returns) / len(returns), 3)
     return report
+
+
+def _give_seeds() -> None:
+    """Give each env that BenchMARL makes of PettingZoo another seed."""
+    from benchmarl.environments.pettingzoo.common import PettingZooClass
+
+    make, count = PettingZooClass.get_env_fun, itertools.count()
+
+    def get_env_fun(self: Any, num_envs: int, continuous_actions: bool, seed: int, device: Any) -> Callable[[], Any]:
+        return lambda: make(self, num_envs, continuous_actions, 1000 * seed + next(count), device)()
+
+    PettingZooClass.get_env_fun = get_env_fun
 
 
 def _config_of_benchmarl(run: argparse.Namespace, folder: str) -> Any:
@@ -333,6 +349,7 @@ def main() -> None:
     parser.add_argument("--task", choices=list(TASKS), default="simple_spread", help="the game, for mappo")
     parser.add_argument("--steps", type=int, help="env steps to learn from, with a test at the end")
     parser.add_argument("--batch", type=int, default=Q_BATCH, help="transitions of a minibatch of QMIX")
+    parser.add_argument("--one-seed", action="store_true", help="leave the seed of all envs as BenchMARL has it")
     parser.add_argument("--minibatches", type=int, default=MINIBATCHES, help="minibatches of an epoch of MAPPO")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
     run = parser.parse_args()
