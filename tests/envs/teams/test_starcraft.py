@@ -86,7 +86,8 @@ class Smaclite(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         import smaclite  # noqa: F401 - registers the scenarios
 
-        self.inner: Any = gym.make("smaclite/2s3z-v0", disable_env_checker=True).unwrapped
+        made: Any = gym.make("smaclite/2s3z-v0", disable_env_checker=True)
+        self.inner = made.unwrapped
         self.possible_agents = [str(agent) for agent in range(self.inner.n_agents)]
 
     def observation_space(self, agent: str) -> Any:
