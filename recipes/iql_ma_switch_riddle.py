@@ -3,7 +3,7 @@
     python recipes/iql_ma_switch_riddle.py            # seed 0
     python recipes/iql_ma_switch_riddle.py --seed 1
 
-Evaluates the policy at the end of 300,000 env steps on 200 greedy episodes. The best return is 20/27, or 0.74, the
+Evaluates the policy at the end of 500,000 env steps on 200 greedy episodes. The best return is 20/27, or 0.74, the
 probability that all have been in the room by the last day. Teams that never read the switch have 0.53 at most.
 """
 
@@ -19,7 +19,7 @@ from lightning_ding.policy import IQLMAPolicy
 
 ENV_ID = "lightning_ding.envs.teams.SwitchRiddle"
 NUM_ENVS = 64
-MAX_ENV_STEP = 300_000
+MAX_ENV_STEP = 500_000
 CONFIG = {
     "discount_factor": 1.0,
     "nstep": 6,  # whole episodes: returns without values of later days
