@@ -6,8 +6,10 @@
     throughput   env steps per second of 1, 2, 4 and 8 collectors with 4 envs each, over each transport, while a DQN
                  learner learns and publishes weights. A step of an env sleeps 5 ms, so a collector takes at
                  most 200 steps per second, and waits rather than computes.
+    impala       the same with an IMPALA learner, which takes each sequence of 16 steps of all envs once
     transports   microseconds per transition of blocks of 64, from the collector into the coordinator's journal
     rllib        env steps a second of as many env runners of RLlib with as many of the same envs; needs "ray[rllib]"
+    rllib_impala the same of RLlib's IMPALA, with the network and batches of ours, while it learns
 
 Each contestant runs in a separate process, which ends before the next begins, or with the benchmark.
 """
@@ -21,7 +23,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +32,7 @@ from typing import Any
 
 from benchmarks.compare import provenance
 from benchmarks.transports import BLOCKS, ROWS, TRANSPORTS, cost, serve
-from benchmarks.waiting import ENV_ID, ENVS, MODULE, run_rllib
+from benchmarks.waiting import ENV_ID, ENVS, HIDDEN, MODULE, UNROLL, run_rllib, run_rllib_impala
 from lightning_ding.envs.process.lifeline import die_with, lifeline
 
 COLLECTORS = (1, 2, 4, 8)
@@ -46,21 +49,31 @@ end = Connection(int(sys.argv.pop(1)), writable=False)
 die_with(end)
 main()
 """
-PARTS = ("throughput", "transports", "rllib")
-
-
-def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
-    """Return the config of a run without a limit, which ends on request."""
-    policy = {
+PARTS = ("throughput", "impala", "transports", "rllib", "rllib_impala")
+POLICIES: dict[str, dict[str, Any]] = {
+    "throughput": {
         "type": "dqn",
-        "import_names": [MODULE],
         "random_collect_size": 0,
-        "model": {"encoder_hidden_size_list": [16], "dueling": False},
+        "model": {"encoder_hidden_size_list": [HIDDEN], "dueling": False},
         "learn": {"update_per_collect": 4, "batch_size": 32},
         "collect": {"n_sample": ROWS},
-        "eval": {"evaluator": {"eval_freq": 1_000_000}},
         "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
-    }
+    },
+    "impala": {
+        "type": "impala",
+        "unroll_len": UNROLL,
+        "model": {"encoder_hidden_size_list": [HIDDEN]},
+        "learn": {"update_per_collect": 1, "batch_size": ROWS // UNROLL},
+        "collect": {"n_sample": ROWS},
+        "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
+    },
+}
+"""Policy of each part; a round of IMPALA has as many steps as its only minibatch."""
+
+
+def config_of(transport: str, collectors: int, folder: str, part: str = "throughput") -> dict[str, Any]:
+    """Return the config of a run without a limit, which ends on request."""
+    policy = {**POLICIES[part], "import_names": [MODULE], "eval": {"evaluator": {"eval_freq": 1_000_000}}}
     env = {"env_id": ENV_ID, "collector_env_num": ENVS, "evaluator_env_num": 1, "n_evaluator_episode": 1}
     return {
         "main": {"exp_name": folder, "policy": policy, "env": env},
@@ -73,18 +86,26 @@ def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
     }
 
 
-def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str, float]:
+def run_throughput(transport: str, collectors: int, seconds: float, part: str = "throughput") -> dict[str, float]:
     """Return the env steps a second of a run in full swing, and what its coordinator counts then."""
     with TemporaryDirectory() as folder:
-        config = config_of(transport, collectors, folder)
-        file = Path(folder) / "config.json"  # JSON is YAML
-        file.write_text(json.dumps(config))
-        end = lifeline().fileno()
-        command = [sys.executable, "-c", CLI, str(end), "parallel", "--config", str(file)]
-        output = (Path(folder) / "log").open("w")
-        kwargs: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True, "pass_fds": (end,)}
-        with output, subprocess.Popen(command, **kwargs) as process:
+        config = config_of(transport, collectors, folder, part)
+        with start(config) as process:
             return _watch_to_its_end(config, process, seconds)
+
+
+@contextmanager
+def start(config: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a run in its folder, with its output in ``log``; it ends with this process."""
+    folder = Path(config["main"]["exp_name"])
+    file = folder / "config.json"  # JSON is YAML
+    file.write_text(json.dumps(config))
+    end = lifeline().fileno()
+    command = [sys.executable, "-c", CLI, str(end), "parallel", "--config", str(file)]
+    with (folder / "log").open("w") as output:
+        kwargs: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True, "pass_fds": (end,)}
+        with subprocess.Popen(command, **kwargs) as process:
+            yield process
 
 
 def _watch_to_its_end(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
@@ -103,7 +124,7 @@ def _watch_to_its_end(config: dict[str, Any], process: subprocess.Popen[bytes], 
 
 def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
     """Return what happens in a run between the moment when all its collectors work and some seconds later."""
-    ask = _connect(config, process)
+    ask = ask_of(config, lambda: process.poll() is not None)
     deadline = time.monotonic() + START_TIMEOUT
     wanted = config["system"]["collector"]["num"]
     while not _in_full_swing(status := ask("status"), wanted):
@@ -115,7 +136,7 @@ def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: fl
     time.sleep(seconds)
     last, passed = ask("status"), time.perf_counter() - start
     ask("shutdown")
-    _disconnect(config["system"]["transport"])
+    disconnect(config["system"]["transport"])
     samples = last["sample"] - first["sample"]
     lag = (last["policy_lag"] * last["sample"] - first["policy_lag"] * first["sample"]) / samples
     return {
@@ -127,8 +148,13 @@ def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: fl
     }
 
 
-def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callable[..., dict[str, Any]]:
-    """Return a function that asks the coordinator, once it is there."""
+def ask_of(config: dict[str, Any], is_over: Callable[[], bool]) -> Callable[..., dict[str, Any]]:
+    """Return a function that asks the coordinator of a run, once it is there.
+
+    Args:
+        config: Config of the run.
+        is_over: Returns whether the run has ended, so that no coordinator will come.
+    """
     from lightning_ding.config import resolve
     from lightning_ding.distributed.config import ParallelConfig
     from lightning_ding.distributed.transport import get_transport
@@ -138,19 +164,19 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
     transport = get_transport(cfg.system.transport)
     if not transport.runs_alone:
         address = Path(cfg.main.exp_name) / "coordinator.json"
-        while not address.exists() and process.poll() is None and time.monotonic() < deadline:
+        while not address.exists() and not is_over() and time.monotonic() < deadline:
             time.sleep(0.1)  # the token of the run is written earlier
         return transport.connect(cfg).call
     while True:
         try:
             return transport.connect(cfg).call
         except ConnectionError:
-            if process.poll() is not None or time.monotonic() > deadline:
+            if is_over() or time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
 
 
-def _disconnect(transport: str) -> None:
+def disconnect(transport: str) -> None:
     """Leave Ray, which ends this process too when the run ends its own cluster."""
     if transport == "ray":
         import ray
@@ -179,8 +205,8 @@ def contestants(parts: list[str]) -> list[list[str]]:
     """Return what is to be run, as the arguments of ``--run``."""
     runs = {
         "transports": [["transports", transport] for transport in TRANSPORTS],
-        "throughput": [["throughput", transport, str(n)] for transport in TRANSPORTS for n in COLLECTORS],
-        "rllib": [["rllib", "-", str(n)] for n in COLLECTORS],
+        **{part: [[part, transport, str(n)] for transport in TRANSPORTS for n in COLLECTORS] for part in POLICIES},
+        **{part: [[part, "-", str(n)] for n in COLLECTORS] for part in ("rllib", "rllib_impala")},
     }
     return [run for part in parts for run in runs[part]]
 
@@ -191,7 +217,9 @@ def run(what: list[str], seconds: float) -> dict[str, float]:
         return cost(what[1])
     if what[0] == "rllib":
         return run_rllib(int(what[2]), seconds)
-    return run_throughput(what[1], int(what[2]), seconds)
+    if what[0] == "rllib_impala":
+        return run_rllib_impala(int(what[2]), seconds)
+    return run_throughput(what[1], int(what[2]), seconds, what[0])
 
 
 def in_own_process(what: list[str], seconds: float) -> dict[str, Any]:
@@ -204,7 +232,7 @@ def in_own_process(what: list[str], seconds: float) -> dict[str, Any]:
     if done.returncode == 0:
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return result
-    if what[0] != "rllib":
+    if what[0] not in ("rllib", "rllib_impala"):
         raise RuntimeError(f"{' '.join(what)} failed:\n{done.stderr[-5000:]}")
     return {"skipped": done.stderr.strip().splitlines()[-1]}
 
@@ -213,12 +241,12 @@ def show(what: list[str], result: dict[str, Any]) -> str:
     """Return a line of the table."""
     if what[0] == "transports":
         costs = "  ".join(f"{size} {result[f'{size}_us']:8.1f} us" for size in BLOCKS)
-        return f"{what[1]:>10}  {costs}  per transition"
+        return f"{what[1]:>20}  {costs}  per transition"
     if "skipped" in result:
-        return f"{what[0]:>10}  skipped: {result['skipped']}"
-    name = what[1] if what[0] == "throughput" else what[0]
+        return f"{what[0]:>20}  skipped: {result['skipped']}"
+    name = f"{what[0]} {what[1]}" if what[0] in POLICIES else what[0]
     lag = f"  policy lag {result['policy_lag']:6.1f} updates" if "policy_lag" in result else ""
-    return f"{name:>10}  {what[2]} collectors  {result['env_steps_per_second']:8.1f} env steps/s{lag}"
+    return f"{name:>20}  {what[2]} collectors  {result['env_steps_per_second']:8.1f} env steps/s{lag}"
 
 
 def ratios(results: dict[str, dict[str, Any]]) -> dict[str, float]:

@@ -27,10 +27,12 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
+from lightning_ding.config import deep_merge
 from lightning_ding.envs import env_state
 from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_datamodule, make_policy, plain, state_of
 
-ROUNDS, EPOCHS, KILLED = 4, 4, 1  # rounds of an epoch; an evaluation every second epoch, so none before the kill
+ROUNDS, EPOCHS, KILLED = 4, 3, 1  # rounds of an epoch; an evaluation every second epoch, so none before the kill
+SHORT = {"eval": {"evaluator": {"max_episode_steps": 30}}}
 KILLED_IN = {"killed": KILLED, "killed again": EPOCHS - 1}
 """Epochs at whose start runs are killed, counted from 0."""
 PRIORITISED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
@@ -134,7 +136,7 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
         seed(999 if run in ("killed again", "resumed") else 0)
     algorithm = name if name in VARIANTS else name.partition("-")[0]
     case = dict(MODES.get(name, CASES.get(name, {})))
-    policy = make_policy(algorithm, **case.pop("policy", {}))
+    policy = make_policy(algorithm, **deep_merge(SHORT, case.pop("policy", {})))
     datamodule = make_datamodule(algorithm, rounds_per_epoch=ROUNDS, **case)
     where, series, end = folder / name / "killed", Series(), End(KILLED_IN.get(run))
     callbacks = [MetricsLogger(log_every_n_rounds=3), end]

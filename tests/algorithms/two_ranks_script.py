@@ -19,7 +19,8 @@ from torch import Tensor
 from lightning_ding import nested
 from tests.algorithms.table import ALGORITHMS, TEAMS, VARIANTS, make_datamodule, make_policy
 
-ROUNDS = 8
+ROUNDS = 6
+SHORT = {"eval": {"evaluator": {"max_episode_steps": 30}}}
 NORMALISED = ("a2c",)  # whose observations and rewards are normalised
 WHOLE_EPISODES = ("ppo_offpolicy",)  # whose rounds of replay are of whole episodes
 EPISODES: dict[str, Any] = {"collect": {"n_episode": 2, "n_sample": None, "collector": {"type": "episode"}}}
@@ -53,7 +54,7 @@ def train(name: str, folder: Path) -> dict[str, Any]:
     """Fit with the settings of Lightning, and return what this rank ended with."""
     torch.manual_seed(int(os.environ.get("LOCAL_RANK", 0)))  # so the ranks make different weights
     normalised = {"norm_obs": name in NORMALISED, "norm_reward": name in NORMALISED}
-    policy = make_policy(name, **(EPISODES if name in WHOLE_EPISODES else {}))
+    policy = make_policy(name, **SHORT, **(EPISODES if name in WHOLE_EPISODES else {}))
     datamodule = make_datamodule(name, rounds_per_epoch=ROUNDS, **normalised)
     notes = Notes(policy)
     flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}

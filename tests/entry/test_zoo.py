@@ -61,7 +61,7 @@ def test_zoo_enjoy_and_evaluate_play_the_env_of_the_run(
 ) -> None:
     pytest.importorskip("pygame")
     monkeypatch.chdir(tmp_path)
-    cli.main(["zoo", "enjoy", "dqn_cartpole", "--video", "film.gif"])
+    cli.main(["zoo", "enjoy", "sac_pendulum", "--video", "film.gif"])
     assert "episode 0: return" in capsys.readouterr().out
     assert Path("film.gif").read_bytes()[:3] == b"GIF"
     cli.main(["evaluate", "zoo:dqn_cartpole", "--episodes", "10", "--json"])

@@ -172,9 +172,11 @@ class RunState:
     def state_dict(self) -> dict[str, Any]:
         """Return everything but data and weights as builtins."""
         with self.lock:
-            parts = {"scheduler": self.scheduler.state_dict(), "results": self.results.state_dict()}
+            results = self.results.state_dict()
+            parts = {"scheduler": self.scheduler.state_dict(), "evaluations": results.pop("evaluations")}
             rest = {**self.scheduler.book.described(), "buffers": dict(self._buffers), "fixed": self._fixed}
-            return {**parts, **rest, "least": dict(self.weights.least), "finished": self._end}
+            least = dict(self.weights.least)
+            return {**parts, "results": results, **rest, "least": least, "finished": self._end}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned; data are read from the folder.
@@ -191,7 +193,8 @@ class RunState:
             if (end := state.get("finished")) is not None:
                 check_end(end, self.config)
             self.scheduler.load_state_dict(state["scheduler"], state, continues=end is not None)
-            self.results.load_state_dict(state["results"])
+            of_earlier_version = {"evaluations": state.get("evaluations", [])}  # had them among the results
+            self.results.load_state_dict(of_earlier_version | state["results"])
             self._buffers = dict(state["buffers"])
             self._make_buffers()
 

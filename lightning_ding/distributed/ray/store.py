@@ -91,8 +91,11 @@ class RayStore(Store):
         kind, name = check_handle(handle)
         content = self._bytes_of(handle)
         block = block_of(bytes(content), f"the {kind} block {name}")
-        if self._keeps(kind) and name not in self._weights:
-            self._new(handle, bytes(content))
+        if self._keeps(kind):
+            if name not in self._weights:
+                self._new(handle, bytes(content))
+            if isinstance(handle, Handle):
+                handle.content = None  # the learner's own object, which nobody needs any more
         return block
 
     @override

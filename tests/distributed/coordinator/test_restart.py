@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,40 @@ def test_change_of_a_task_rewrites_neither_the_other_tasks_nor_their_contents(
         "state: scheduler",
         "tasks: collector",
     ]
+
+
+def test_evaluations_are_written_with_the_next_one_alone_and_read_from_the_results_of_earlier_versions(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, collector = both(run)
+    results = run.coordinator.run.results
+    evaluations = [{"env_step": step, "reward_mean": 1.0} for step in (4, 8)]
+    for step in (4, 8):
+        results.note_evaluation({"reward_mean": 1.0}, step)
+    written = run_and_write(run, monkeypatch, lambda: collector.call("fail", error="an error"))
+    assert written["state", "evaluations"] == evaluations
+    later = run_and_write(run, monkeypatch, lambda: collector.take())
+    assert ("state", "results") in later
+    assert ("state", "evaluations") not in later
+    database = run.coordinator.run.database
+    database.write({("state", "evaluations"): None, ("state", "results"): {**results.state_dict(), "train_iter": 3}})
+    run.restart()
+    assert (run.coordinator.run.results.evaluations, run.coordinator.run.results.train_iter) == (evaluations, 3)
+
+
+def run_and_write(run: Run, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> dict[Any, Any]:
+    """Return what a call writes into the database."""
+    database, written = run.coordinator.run.database, dict[Any, Any]()
+    write = database.write
+
+    def note(changes: dict[Any, Any], *arguments: Any) -> None:
+        written.update(changes)
+        write(changes, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "write", note)
+        call()
+    return written
 
 
 @pytest.fixture

@@ -246,7 +246,7 @@ def test_coordinator_keeps_the_weights_of_a_learner_that_it_has_read(ray: Any, t
     handle, coordinator = RayStore().put("policy", {"w": torch.tensor([2.5])}), RayStore(tmp_path)
 
     assert coordinator.get(handle).tensors["w"].item() == 2.5
-    handle.content = None  # the learner has ended
+    assert handle.content is None  # the learner's object, which ends with the learner; the coordinator has one
 
     assert RayStore().get(coordinator.with_weights({"handle": handle})["handle"]).tensors["w"].item() == 2.5
     assert RayStore(tmp_path).get(handle).tensors["w"].item() == 2.5

@@ -1,0 +1,217 @@
+"""PPO on Hopper with 32 envs: in one process, with four collectors over Ray or HTTP, and RLlib's with four env runners.
+
+    python -m benchmarks.distributed_ppo                 # all sides, seeds 0 to 4; docs/results/distributed_ppo.json
+    python -m benchmarks.distributed_ppo --sides process ray --seeds 0 --steps 50000
+    python -m benchmarks.distributed_ppo --sides rllib   # needs "ray[rllib]"; the file keeps the runs of other sides
+
+Rollouts have 2,048 steps, each collector or env runner has eight envs, and each rollout gives 160 updates of 128 steps.
+Networks, step size, discount and the normalisation of observations are the same on all sides. A point of a curve has
+the env steps, the seconds since the first rollout, and the mean return of training episodes: the newest 100 of a
+distributed run and of RLlib, and those since the point before of one process. Nothing is evaluated during a run.
+
+Env steps per second are those between a tenth and the end of a run, because starting takes different times. Each run is
+a separate process, with one torch thread in each of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.compare import provenance
+
+ENV_ID = "Hopper-v5"
+COLLECTORS, ENVS = 4, 8
+ROLLOUT, EPOCHS, BATCH, STEP_SIZE = 2048, 10, 128, 3e-4
+HIDDEN = [64, 64]
+STEPS = 200_000
+SIDES = ("process", "ray", "flask_fs", "rllib")
+LONGEST = 1200.0  # seconds of a run
+SETTLED = 0.1  # share of the env steps after which the speed is measured
+
+Curve = list[tuple[int, float, float]]
+"""Env steps, seconds and mean return of each point."""
+
+POLICY: dict[str, Any] = {
+    "type": "ppo",
+    "model": {"encoder_hidden_size_list": HIDDEN, "share_encoder": False, "activation": "tanh"},
+    "learn": {"epoch_per_collect": EPOCHS, "batch_size": BATCH, "learning_rate": STEP_SIZE},
+    "collect": {"n_sample": ROLLOUT},
+}
+
+
+def run_process(seed: int, steps: int) -> Curve:
+    """Train in one process."""
+    from lightning import Callback, Trainer, seed_everything
+
+    from lightning_ding.callbacks import MetricsLogger
+    from lightning_ding.datamodules import RolloutDataModule
+    from lightning_ding.policy import create_policy
+
+    curve: Curve = []
+
+    class Points(Callback):
+        """Note a point after each fourth rollout."""
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            mean = trainer.callback_metrics.get("collect/return_mean")
+            if mean is not None:
+                curve.append((pl_module.progress.env_step, time.perf_counter() - self.began, float(mean)))
+
+    seed_everything(seed, verbose=False)
+    data = RolloutDataModule(
+        ENV_ID, num_envs=COLLECTORS * ENVS, seed=seed, norm_obs=True, max_env_step=steps, rounds_per_epoch=4
+    )
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(
+        accelerator="cpu",
+        enable_checkpointing=False,
+        limit_val_batches=0,
+        callbacks=[MetricsLogger(4), Points()],
+        **quiet,
+    )
+    trainer.fit(create_policy(POLICY), data)
+    return curve
+
+
+def run_distributed(transport: str, seed: int, steps: int) -> Curve:
+    """Train with a coordinator, a learner and four collectors on this machine."""
+    from benchmarks.distributed import ask_of, disconnect, start
+
+    with TemporaryDirectory() as folder:
+        env = {"env_id": ENV_ID, "collector_env_num": ENVS, "evaluator_env_num": 1, "n_evaluator_episode": 1}
+        main = {"exp_name": folder, "seed": seed, "max_env_step": steps, "norm_obs": True, "policy": POLICY, "env": env}
+        system = {
+            "transport": transport,
+            "coordinator": {"commander": {"eval_interval": None}},
+            "learner": {"validate": False},
+            "collector": {"num": COLLECTORS},
+        }
+        config = {"main": main, "system": system}
+        with start(config) as process:
+            curve = _watch(ask_of(config, lambda: process.poll() is not None), process, steps)
+        disconnect(transport)
+        code, result = process.returncode, Path(folder, "result.json")
+        if code or json.loads(result.read_text())["env_step"] < steps:
+            raise RuntimeError(f"exit code {code}:\n{Path(folder, 'log').read_text()[-3000:]}")
+    return curve
+
+
+def _watch(ask: Any, process: subprocess.Popen[bytes], steps: int) -> Curve:
+    """Return a point for each half second of a run."""
+    curve: Curve = []
+    began = None
+    while process.poll() is None and (not curve or curve[-1][0] < steps):
+        time.sleep(0.5)
+        try:
+            status = ask("status")
+        except (ConnectionError, RuntimeError):  # the coordinator has ended
+            break
+        began = began or (time.perf_counter() if status["train_iter"] else None)
+        if began is not None and status["return_mean"] is not None:
+            point = status["env_step"], time.perf_counter() - began, status["return_mean"]
+            if not curve or point[0] > curve[-1][0]:
+                curve.append(point)
+    return curve
+
+
+def run_rllib(seed: int, steps: int) -> Curve:
+    """Train with RLlib's PPO, with as many env runners as collectors, and its own generalised advantages."""
+    import ray
+    from ray.rllib.algorithms import ppo
+    from ray.rllib.connectors.env_to_module import MeanStdFilter
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+    make: Any = ppo.PPOConfig
+    ray.init("local", num_cpus=COLLECTORS + 2, include_dashboard=False, log_to_driver=False, logging_level=40)
+    model: Any = DefaultModelConfig(fcnet_hiddens=HIDDEN, fcnet_activation="tanh", vf_share_layers=False)
+    config: Any = make().environment(ENV_ID).framework("torch").debugging(seed=seed).rl_module(model_config=model)
+    config = config.env_runners(
+        num_env_runners=COLLECTORS,
+        num_envs_per_env_runner=ENVS,
+        rollout_fragment_length=ROLLOUT // (COLLECTORS * ENVS),
+        env_to_module_connector=lambda *_, **__: MeanStdFilter(),
+    )
+    config = config.training(
+        **{"lr": STEP_SIZE, "gamma": 0.99, "lambda_": 0.95, "grad_clip": 0.5, "entropy_coeff": 0.0},
+        **{"train_batch_size_per_learner": ROLLOUT, "minibatch_size": BATCH, "num_epochs": EPOCHS},
+        **{"clip_param": 0.2, "vf_clip_param": float("inf"), "vf_loss_coeff": 0.5, "use_kl_loss": False},
+    )
+    algorithm: Any = config.build_algo()
+    curve: Curve = []
+    began = time.perf_counter()
+    while not curve or curve[-1][0] < steps:
+        result = algorithm.train()
+        mean = result["env_runners"].get("episode_return_mean", float("nan"))
+        curve.append((int(result["num_env_steps_sampled_lifetime"]), time.perf_counter() - began, float(mean)))
+    algorithm.stop()
+    ray.shutdown()
+    return curve
+
+
+def speed(curve: Curve) -> float:
+    """Return the env steps per second between a tenth of a run and its end.
+
+    Example:
+        >>> speed([(0, 0.0, 1.0), (100, 50.0, 1.0), (1000, 140.0, 2.0)])
+        10.0
+    """
+    first = next(point for point in curve if point[0] >= SETTLED * curve[-1][0])
+    return (curve[-1][0] - first[0]) / (curve[-1][1] - first[1])
+
+
+def run(side: str, seed: int, steps: int) -> dict[str, Any]:
+    """Run one side in this process."""
+    sides = {"process": run_process, "rllib": run_rllib}
+    curve = sides[side](seed, steps) if side in sides else run_distributed(side, seed, steps)
+    last = [point[2] for point in curve if point[0] > 0.9 * curve[-1][0]]
+    rounded = [(step, round(seconds, 2), round(mean, 1)) for step, seconds, mean in curve]
+    return {"env_steps_per_s": round(speed(curve), 1), "last": round(sum(last) / len(last), 1), "curve": rounded}
+
+
+def main() -> None:
+    """Run each side with each seed in turn, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=list(SIDES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--steps", type=int, default=STEPS, help="env steps of a run")
+    parser.add_argument("--output", type=Path, default=Path("docs/results/distributed_ppo.json"))
+    parser.add_argument("--run", action="store_true", help="run the only side and seed here, and print the result")
+    options = parser.parse_args()
+    if options.run:
+        logging.disable(logging.WARNING)
+        print(json.dumps(run(options.sides[0], options.seeds[0], options.steps)))
+        return
+    known = json.loads(options.output.read_text()) if options.output.exists() else {"runs": {}}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    for seed in options.seeds:
+        for side in options.sides:
+            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.distributed_ppo", "--run", "--sides", side]
+            command += ["--seeds", str(seed), "--steps", str(options.steps)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env=env)
+            if done.returncode:
+                print(f"{side} {seed} failed:\n{done.stderr[-3000:]}", file=sys.stderr)
+                continue
+            result = json.loads(done.stdout.strip().splitlines()[-1])
+            known["runs"].setdefault(side, {})[str(seed)] = result
+            print(
+                f"{side:>9} {seed}  {result['env_steps_per_s']:8.1f} env steps/s  return {result['last']:.1f}",
+                flush=True,
+            )
+            record = {**provenance(), "cores": os.cpu_count(), "steps": options.steps, "runs": known["runs"]}
+            options.output.write_text(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()
