@@ -212,6 +212,7 @@ PROOFS = {
     "recurrent_mappo_switch_riddle": Proof(
         "recurrent_mappo_switch_riddle", RIDDLE, 100_000, 0.67, seeds=(0, 1, 2), n_episode=200
     ),
+    "iql_ma_switch_riddle": Proof("iql_ma_switch_riddle", RIDDLE, 500_000, 0.67, algorithm="iql_ma", n_episode=200),
     "mappo_switch_riddle": Proof(
         "mappo", RIDDLE, 100_000, 0.25, NO_MEMORY, seeds=(0, 1, 2), n_episode=200, is_ceiling=True
     ),

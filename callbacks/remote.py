@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.datamodules.remote_feed import RemoteRound
 from lightning_ding.utils.protocols import run_data
 
 logger = logging.getLogger(__name__)
@@ -51,17 +52,21 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Publish the first weights of the run."""
+        """Publish the first weights of the run, unless pretraining has to change them first."""
         self._rounds, self._policy_version = 0, -1
-        self._publish_surely(trainer, pl_module)
+        if pl_module.progress.train_iter >= pl_module.pretraining_updates:
+            self._publish_surely(trainer, pl_module)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Publish the weights if a publication is due."""
         if batch is None:  # the run ends: a checkpoint is saved first, and the coordinator may have exited
             return
+        if pl_module.progress.train_iter < pl_module.pretraining_updates:
+            return
         self._rounds += 1
-        if pl_module.on_policy:  # nothing is collected for it with other weights
+        is_first = self._policy_version < 0
+        if pl_module.on_policy or is_first:  # nothing is collected for it with other weights
             self._publish_surely(trainer, pl_module)
         elif self._rounds % self.every_n_rounds == 0:
             self._publish(trainer, pl_module)
@@ -127,7 +132,7 @@ class LearningReporter(Callback):
         if batch is None:  # no more data arrived
             return
         self._rounds += 1
-        priorities = None if isinstance(batch, dict) else batch.priorities()  # a rollout has none
+        priorities = batch.priorities() if isinstance(batch, RemoteRound) else None  # others come from this process
         is_due = trainer.is_global_zero and self._rounds % self.every_n_rounds == 0
         if not is_due and priorities is None:
             return

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch import Trainer
 
 from lightning_ding import nested
 from lightning_ding.checkpoints import save_object
 from lightning_ding.checkpoints.folder import DEMONSTRATIONS_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.dataset import Dataset
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.utils.modes import IS_FIRST, STATE
-from lightning_ding.worker import IBuffer, create_buffer
+from lightning_ding.worker import IBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.rate_limiter import ThroughputConfig
 from lightning_ding.worker.config import ReplayBufferConfig
 
@@ -96,11 +98,8 @@ class Demonstrations:
         Raises:
             ValueError: If a minibatch cannot have both kinds, or needs more demonstrations than there are.
         """
-        require(batch_size >= 2, "learn.batch_size", ">= 2 with demonstrations", batch_size)
-        number = max(1, round(self.share * batch_size))
-        if self.at_random:
-            number = int(self.share * batch_size + self._draws.random())
-        number = min(number, batch_size - 1)
+        mean = mean_number(self.share, batch_size, self.at_random)
+        number = int(mean + self._draws.random()) if self.at_random else int(mean)
         enough, size = f"one with at least {number} transitions, the share of a minibatch", len(self.columns["reward"])
         require(number <= size, "demonstrations", enough, size)
         return number
@@ -117,11 +116,22 @@ class Demonstrations:
         """Return a source of minibatches of demonstrations only."""
         return MixedBuffer(None, self)
 
-    def of_rank(self, rank: int, world_size: int) -> Any:
-        """Return an equal share of the episodes for each rank, for the statistics of a normaliser."""
-        mine = self.columns["episode_id"] % world_size == rank
+    def pretraining_round(self, policy: Any) -> ReplayRound | None:
+        """Return a round of demonstrations only, with which some policies begin; None when these have been learned."""
+        train_iter = policy.progress.train_iter
+        number = min(policy.pretraining_updates - train_iter, policy.update_per_collect)
+        if number <= 0:
+            return None
+        return ReplayRound(self.alone(), number, policy.batch_size, train_iter, policy.sample_options)
+
+    def begin_statistics(self, normaliser: Any, trainer: Trainer) -> None:
+        """Begin the statistics of a normaliser that has none, with an equal share of the episodes on each rank."""
+        if not normaliser.is_on or normaliser.has_statistics:
+            return
+        mine = self.columns["episode_id"] % trainer.world_size == trainer.global_rank
         own = {name: nested.index(self.columns[name], mine) for name in ("obs", "reward", "episode_id")}
-        return {**own, "env_id": own["episode_id"]}
+        normaliser.update(normaliser.tensors({**own, "env_id": own["episode_id"]}))
+        normaliser.forget_episodes()  # the envs begin episodes of the same ids
 
     def save(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the state of the draws, and the priorities if there are any and ``with_buffer`` is true."""
@@ -165,14 +175,25 @@ class MixedBuffer:
         The demonstrations are the last transitions of each minibatch. Entries that only one of the two buffers has are
         left out.
         """
-        buffer = self._demonstrations.buffer
         if self._own is None:
-            return _marked(buffer.sample(batch_size, **kwargs), True)
-        number = self._number = self._demonstrations.number(batch_size)
-        own = _marked(self._own.sample(batch_size - number, **kwargs), False)
+            self._number = batch_size
+            return _marked(self._demonstrations.buffer.sample(batch_size, **kwargs), True)
+        number = self._demonstrations.number(batch_size)
+        return self.complete(self._own.sample(batch_size - number, **kwargs), number, **kwargs)
+
+    def complete(self, own: dict[str, Any], number: int, **kwargs: Any) -> dict[str, Any]:
+        """Return a minibatch that begins with own transitions and ends with demonstrations, as :meth:`sample` does.
+
+        Args:
+            own: Own transitions or sequences, as a buffer's ``sample`` returns them.
+            number: Number of demonstrations in each minibatch, >= 0.
+            kwargs: Arguments of the buffer's ``sample`` that returned ``own``, without ``batch_size``.
+        """
+        self._number, own = number, _marked(own, False)
         if not number:
             return own
-        first, last = nested.flatten(own), nested.flatten(_marked(buffer.sample(number, **kwargs), True))
+        demonstrations = _marked(self._demonstrations.buffer.sample(number, **kwargs), True)
+        first, last = nested.flatten(own), nested.flatten(demonstrations)
         axis = 0 if kwargs.get("num_batches") is None else 1
         axes = {name: axis + ("mask" in own and name not in OF_SEQUENCES) for name in first}
         shared = [name for name in first if name in last]
@@ -181,14 +202,30 @@ class MixedBuffer:
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Set the priorities of a minibatch, each part in its own buffer."""
-        buffer = self._demonstrations.buffer
-        if self._own is None:
-            buffer.update(info)
-            return
+        own = self.update_demonstrations(info)
+        if self._own is not None:
+            self._own.update(own)
+
+    def update_demonstrations(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Set the priorities of the demonstrations of a minibatch, and return the part of its own transitions."""
         first = len(info["priority"]) - self._number
-        self._own.update({name: value[:first] for name, value in info.items()})
         if self._number:
-            buffer.update({name: value[first:] for name, value in info.items()})
+            self._demonstrations.buffer.update({name: value[first:] for name, value in info.items()})
+        return {name: value[:first] for name, value in info.items()}
+
+
+def mean_number(share: float, batch_size: int, at_random: bool) -> float:
+    """Return the mean number of demonstrations in a minibatch: a whole number, unless it is ``at_random``.
+
+    Raises:
+        ValueError: If a minibatch cannot have both kinds.
+
+    Example:
+        >>> mean_number(0.25, 10, at_random=False), mean_number(0.25, 10, at_random=True)
+        (2, 2.5)
+    """
+    require(batch_size >= 2, "learn.batch_size", ">= 2 with demonstrations", batch_size)
+    return min(share * batch_size if at_random else max(1, round(share * batch_size)), batch_size - 1)
 
 
 def _marked(batch: dict[str, Any], is_expert: bool) -> dict[str, Any]:
@@ -198,14 +235,14 @@ def _marked(batch: dict[str, Any], is_expert: bool) -> dict[str, Any]:
 
 
 def demonstrations_of(datamodule: Any, dataset: Dataset) -> Demonstrations:
-    """Return the demonstrations of a :class:`ReplayDataModule` with a policy and a buffer.
+    """Return the demonstrations of a :class:`DemonstrationDataModule` with a policy.
 
     Raises:
         ValueError: If they do not fit the policy.
     """
     policy, use = datamodule._policy, datamodule._policy.demonstrations
     allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
-    is_used = use == "needed" or (use != "refused" and not policy.learns_from_sequences)
+    is_used = use == "needed" or not (use == "refused" or policy.on_policy or policy.learns_from_sequences)
     require(is_used, "demonstrations", allowed, "a data set")
     rewards, kind = policy.learner.rewards, policy.config.reward_model.type
     allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
@@ -213,7 +250,8 @@ def demonstrations_of(datamodule: Any, dataset: Dataset) -> Demonstrations:
     require(is_used, "reward_model.type", allowed, kind)
     allowed = "one that also gives rewards to demonstrations, which are not collected"
     require(rewards is None or not rewards.model.rewards_once, "reward_model.type", allowed, kind)
-    config, needs_env = policy.config.other.replay_buffer, datamodule.buffer.needs_env
+    config = policy.config.other.replay_buffer
+    needs_env = get_buffer_cls(config).needs_env
     require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", config.type)
     dataset.check(datamodule.single_observation_space, datamodule.single_action_space)
     seed, share = datamodule._seeds().of("demonstrations"), datamodule.demonstration_share

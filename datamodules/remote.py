@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import torch
 from gymnasium import spaces as gym_spaces
@@ -16,13 +16,19 @@ from lightning_ding import nested
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import require
-from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
+from lightning_ding.datamodules.replay import DemonstrationDataModule
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.envs.handle import EnvHandle
 from lightning_ding.envs.named import EnvLike
 from lightning_ding.utils.ranks import sum_over_ranks
 
+if TYPE_CHECKING:
+    from lightning_ding.datamodules.dataset_files import DatasetLike
+
 COUNTERS = ("env_step", "episode", "sample")
+REWARDS = ("reward", "reward_1")
+"""Entries of a minibatch: the return of ``n_step`` steps, and the reward of the first of them."""
 Spaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
 
 
@@ -47,7 +53,7 @@ class DataSource(Protocol):
         ...
 
 
-class RemoteReplayDataModule(RunDataModule):
+class RemoteReplayDataModule(DemonstrationDataModule):
     """Fetch rounds of minibatches from a comm learner, and evaluate in local envs.
 
     To a Trainer it looks like a :class:`ReplayDataModule`, but the data are collected and stored in other processes:
@@ -68,6 +74,12 @@ class RemoteReplayDataModule(RunDataModule):
             ranks. The statistics are published with its weights.
         norm_reward: Whether the policy divides rewards by the standard deviation of the discounted return; only with
             an on-policy algorithm, whose rollouts have the rewards in their order.
+        demonstrations: Data set of which each minibatch has a share, as for :class:`ReplayDataModule`; this process
+            adds them to the rounds, of which only the other transitions are fetched. Every transition of a round has
+            been drawn before the first update from it, so the number of them is the same in its minibatches.
+        demonstration_share: Share of a minibatch that is drawn from ``demonstrations``, in (0, 1).
+        imitation_reward: Whether to learn from a reward of 1 for each step of the demonstrations and 0 for each own
+            step, in place of the env's.
         kwargs: Further arguments of :class:`RunDataModule`: the limits, the env and its evaluations.
             ``max_env_step``, ``eval_every`` and ``checkpoint_every`` count the env steps of all collectors, and
             ``stop_value`` needs ``validate``.
@@ -102,6 +114,9 @@ class RemoteReplayDataModule(RunDataModule):
         patience: float = 500.0,
         norm_obs: bool = False,
         norm_reward: bool = False,
+        demonstrations: DatasetLike | None = None,
+        demonstration_share: float = 0.5,
+        imitation_reward: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -132,6 +147,7 @@ class RemoteReplayDataModule(RunDataModule):
         self._feed: RemoteFeed | None = None
         self._metrics: dict[str, float] = {}
         self._keeps_records = False
+        self._read_demonstrations(demonstrations, demonstration_share, imitation_reward)
 
     # ------------------------------------------------------------------ Lightning
 
@@ -185,11 +201,12 @@ class RemoteReplayDataModule(RunDataModule):
         super()._reset()
         self._waits = []
 
-    def _begin(self) -> None:
+    def _start_feed(self) -> RemoteFeed:
         """Start fetching rounds. A checkpoint has already restored the counters."""
         ahead = 0 if self._policy.on_policy else self.prefetch  # a rollout is collected with the newest weights
         self._feed = RemoteFeed(self._ask, ahead, self.patience, self.info_keys, self._keeps_records)
         self.collector = self._feed
+        return self._feed
 
     def _ask(self) -> RemoteData:
         policy, rank = self._policy, cast(Trainer, self.trainer).global_rank
@@ -198,11 +215,15 @@ class RemoteReplayDataModule(RunDataModule):
             amount = (1, 1)  # the coordinator knows the size of a rollout
         else:
             options = policy.sample_options
+        if self._demonstrations is not None:
+            amount = (amount[0] - self._demonstrations.number(amount[0]), amount[1])
         return self.comm_learner.get_data(*amount, policy.progress.train_iter, options, rank)
 
-    def _next_round(self) -> RemoteRound | dict[str, Any] | None:
+    def _next_round(self) -> RemoteRound | ReplayRound | dict[str, Any] | None:
         """Return the next round; after the last one, stop the Trainer and return None."""
-        began, feed = time.perf_counter(), cast(RemoteFeed, self._feed)
+        if self._demonstrations and (pretraining := self._demonstrations.pretraining_round(self._policy)):
+            return pretraining
+        began, feed = time.perf_counter(), self._feed or self._start_feed()
         answer = feed.next(lambda: self.cancel_requested)
         self._waits.append(time.perf_counter() - began)
         is_over = answer is None or answer.stop or answer.data is None
@@ -219,7 +240,20 @@ class RemoteReplayDataModule(RunDataModule):
             return data  # after learning from it, the policy itself adds it to the statistics
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update({"obs": self._observations(data)})
-        return RemoteRound(data, self._policy.update_per_collect)
+        return self._completed(data)
+
+    def _completed(self, data: dict[str, Any]) -> RemoteRound:
+        """Return a round of the transitions that came, and of demonstrations for the rest of each minibatch."""
+        policy = self._policy
+        updates, demonstrations = policy.update_per_collect, self._demonstrations
+        if self._replaces_rewards:
+            data = data | {name: torch.zeros_like(data[name]) for name in REWARDS if name in data}
+        if demonstrations is None:
+            return RemoteRound(data, updates)
+        demonstrations.buffer.env_step = policy.progress.env_step  # for its schedules
+        mixed, number = demonstrations.alone(), policy.batch_size - data["reward"].shape[2 if "mask" in data else 1]
+        options = {"cur_learner_iter": policy.progress.train_iter, **policy.sample_options}
+        return RemoteRound(mixed.complete(data, number, num_batches=updates, **options), updates, mixed)
 
     def _observations(self, data: dict[str, Any]) -> Any:
         """Return the observations of a round, without the padding of sequences, with one leading axis."""
@@ -245,19 +279,18 @@ class RemoteReplayDataModule(RunDataModule):
     def _setup_source(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)
         self._start_normalising()
+        self._set_precision()
         if self._policy.learner.rewards is not None:
             self._policy.learner.rewards.begin()
         self._reset()
 
     def _check_policy(self, policy: Any) -> None:
-        """Check that the policy learns from replay alone.
+        """Check that the policy learns from what is collected, and that the demonstrations fit it.
 
         Raises:
-            ValueError: If the policy learns from a data set, or from demonstrations too.
+            ValueError: If the policy learns from a data set, or the demonstrations do not fit it.
         """
         name = type(policy).__name__
-        is_enough = policy.demonstrations in ("optional", "refused")
-        require(is_enough, "policy", "one that needs no demonstrations", name)
         if not policy.on_policy:
             allowed, episodes = "None in a distributed run, which counts transitions", policy.n_episode
             require(episodes is None, "collect.n_episode", allowed, episodes)
@@ -265,6 +298,8 @@ class RemoteReplayDataModule(RunDataModule):
             require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
             policy.config.reward_model.refuse("RemoteReplayDataModule that learns from replay")
             require(not self.norm_reward, "norm_reward", "False with a policy that learns from replay", True)
+        self._demonstrations = None  # of another policy
+        self._make_demonstrations(policy)
 
     def _setup_without_env(self, stage: str) -> Spaces:
         require(stage == "fit", "stage", '"fit" if validate is False', stage)

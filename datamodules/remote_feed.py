@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.worker.episodes import SUCCESS_RATE, EpisodeStatistics
+
+if TYPE_CHECKING:
+    from lightning_ding.datamodules.demonstrations import MixedBuffer
 
 KEYS = ("replay_unique_id", "replay_buffer_idx")
 """Columns that identify a transition in a prioritised buffer."""
@@ -59,16 +62,17 @@ class RemoteRound:
     Args:
         data: All minibatches, leading axes (U, B).
         num_batches: U, the number of minibatches that was requested.
+        mixed: Source of the demonstrations at the end of each minibatch, which gets their priorities; None without.
 
     Raises:
         ValueError: If ``data`` does not have ``num_batches`` minibatches.
     """
 
-    def __init__(self, data: dict[str, Any], num_batches: int) -> None:
+    def __init__(self, data: dict[str, Any], num_batches: int, mixed: MixedBuffer | None = None) -> None:
         got = nested.length(data)
         require(got == num_batches, "minibatches of a round", f"{num_batches}, as requested", got)
         self.num_batches = num_batches
-        self._data = data
+        self._data, self._mixed = data, mixed
         self._is_prioritised = KEYS[0] in data
         self._priorities: list[dict[str, Tensor]] = []
 
@@ -92,7 +96,8 @@ class RemoteRound:
     def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
         """Collect the priorities, shape (B,), of a minibatch that was just learned from."""
         update = {"priority": priority, **{key: batch[key] for key in KEYS if key in batch}}
-        self._priorities.append({key: value.detach().cpu() for key, value in update.items()})
+        update = {key: value.detach().cpu() for key, value in update.items()}
+        self._priorities.append(update if self._mixed is None else self._mixed.update_demonstrations(update))
 
     def priorities(self) -> dict[str, Tensor] | None:
         """Return ``priority`` and the columns ``KEYS`` of all minibatches, concatenated; None if there are none."""

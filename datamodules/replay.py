@@ -17,6 +17,7 @@ from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.config import require
+from lightning_ding.datamodules.base import RunDataModule
 from lightning_ding.datamodules.collecting import CollectingDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.resume import Seeds
@@ -38,7 +39,96 @@ MOST_PADDING = 0.5  # share of the steps in sequences above which a run warns
 UPDATES_BEFORE_WARNING = 100  # the first sequences are short, because few steps were collected
 
 
-class ReplayDataModule(CollectingDataModule):
+class DemonstrationDataModule(RunDataModule):
+    """A source of rounds that may take a share of each minibatch from demonstrations."""
+
+    dataset: Dataset | None = None
+    """The data set of the demonstrations; None without."""
+    demonstration_share: float
+    imitation_reward: bool
+    _demonstrations: Demonstrations | None = None
+    _replaces_rewards: bool = False
+    """Whether own steps have a reward of 0, and demonstrations one of 1."""
+
+    def _read_demonstrations(self, source: DatasetLike | None, share: float, imitation_reward: bool) -> None:
+        """Check the arguments for demonstrations, and read the data set."""
+        check_demonstrations(source, share, imitation_reward)
+        self.demonstration_share, self.imitation_reward = share, imitation_reward
+        if source is not None:
+            from lightning_ding.datamodules.dataset_files import load_dataset
+
+            self.dataset = load_dataset(source)
+            described = str(source) if isinstance(source, (str, os.PathLike)) else f"{len(self.dataset)} transitions"
+            options = {"demonstration_share": share, "imitation_reward": imitation_reward}
+            self.save_hyperparameters({"demonstrations": described, **options})
+
+    def _make_demonstrations(self, policy: Any) -> None:
+        """Make the buffer of the demonstrations, if there is none for this policy yet, and check that they fit it."""
+        self._replaces_rewards = self.imitation_reward or policy.demonstrations == "imitated"
+        is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
+        allowed = f"a data set, because {type(policy).__name__} learns from demonstrations"
+        require(is_optional, "demonstrations", allowed, None)
+        if self.dataset is not None and self._demonstrations is None:
+            from lightning_ding.datamodules.demonstrations import demonstrations_of
+
+            self._demonstrations = demonstrations_of(self, self.dataset)
+
+    def _set_precision(self) -> None:
+        if self._demonstrations is not None:
+            keeps_double = self._policy.normaliser.keeps_double
+            self._demonstrations.fill(keeps_double)
+            cast("Dataset", self.dataset).warn_of_lost_variation(keeps_double)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that all ranks share, and a checksum of the demonstrations (Lightning hook)."""
+        checksum = None if self.dataset is None else self.dataset.checksum
+        return super().state_dict() | {"demonstrations": checksum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the run if training is resumed (Lightning hook).
+
+        Raises:
+            ValueError: If the demonstrations or a normalisation are not those of the checkpoint.
+        """
+        if cast(Trainer, self.trainer).state.fn == "fit":
+            then, now = state.get("demonstrations"), None if self.dataset is None else self.dataset.checksum
+            allowed = "None, as in the checkpoint" if then is None else f"those of the checkpoint ({then})"
+            require(then == now, "demonstrations", allowed, now)
+        super().load_state_dict(state)
+
+    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write the state of this rank, and that of the draws of demonstrations."""
+        super().save_rank_state(folder, with_buffer)
+        if self._demonstrations is not None:
+            self._demonstrations.save(folder, with_buffer)
+
+    def load_rank_state(self, folder: Path) -> None:
+        """Read what ``save_rank_state`` wrote."""
+        super().load_rank_state(folder)
+        if self._demonstrations is not None:
+            self._demonstrations.load(folder)
+
+    def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
+        super()._take_over(folders, seeds)
+        if self._demonstrations is not None:
+            self._demonstrations.load(folders[0], seeds.of("demonstrations"))
+
+    def _begin(self) -> None:
+        """Begin the statistics of a policy that has none with the demonstrations."""
+        if self._demonstrations is not None:
+            self._demonstrations.begin_statistics(self._policy.normaliser, cast(Trainer, self.trainer))
+
+
+def check_demonstrations(source: Any, share: float, imitation_reward: bool, section: str = "") -> None:
+    """Raise ValueError for a share that is out of its range, or for options without demonstrations."""
+    require(0 < share < 1, f"{section}demonstration_share", "in (0, 1)", share)
+    is_used = source is not None or (share == 0.5 and not imitation_reward)
+    require(is_used, f"{section}demonstrations", "a data set with demonstration_share or imitation_reward", None)
+
+
+class ReplayDataModule(DemonstrationDataModule, CollectingDataModule):
     """Collect in envs, store transitions in a replay buffer, and serve rounds of minibatches.
 
     In a round, ``n_sample`` transitions or ``n_episode`` episodes are collected and pushed to the buffer, and
@@ -50,7 +140,6 @@ class ReplayDataModule(CollectingDataModule):
     """The replay buffer of this rank; None until a fit has been set up. A later fit of the same policy continues to use
     it."""
     _buffer_of: Any = None
-    _demonstrations: Demonstrations | None = None
     _has_warned: bool = False  # of padding
 
     not_shared: ClassVar[str] = (
@@ -87,39 +176,9 @@ class ReplayDataModule(CollectingDataModule):
             ImportError: If a module of ``import_names`` cannot be imported.
         """
         super().__init__(env_id, *args, **kwargs)
-        require(0 < demonstration_share < 1, "demonstration_share", "in (0, 1)", demonstration_share)
-        is_used = demonstrations is not None or (demonstration_share == 0.5 and not imitation_reward)
-        require(is_used, "demonstrations", "a data set with demonstration_share or imitation_reward", None)
-        self.demonstration_share, self.imitation_reward = demonstration_share, imitation_reward
-        self.dataset: Dataset | None = None
-        """The data set of the demonstrations; None without."""
-        if demonstrations is not None:
-            from lightning_ding.datamodules.dataset_files import load_dataset
-
-            self.dataset = load_dataset(demonstrations)
-            is_named = isinstance(demonstrations, (str, os.PathLike))
-            described = str(demonstrations) if is_named else f"{len(self.dataset)} transitions"
-            options = {"demonstration_share": demonstration_share, "imitation_reward": imitation_reward}
-            self.save_hyperparameters({"demonstrations": described, **options})
+        self._read_demonstrations(demonstrations, demonstration_share, imitation_reward)
 
     # ------------------------------------------------------------------ state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that all ranks share, and a checksum of the demonstrations (Lightning hook)."""
-        checksum = None if self.dataset is None else self.dataset.checksum
-        return super().state_dict() | {"demonstrations": checksum}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the run if training is resumed (Lightning hook).
-
-        Raises:
-            ValueError: If the demonstrations or a normalisation are not those of the checkpoint.
-        """
-        if cast(Trainer, self.trainer).state.fn == "fit":
-            then, now = state.get("demonstrations"), None if self.dataset is None else self.dataset.checksum
-            allowed = "None, as in the checkpoint" if then is None else f"those of the checkpoint ({then})"
-            require(then == now, "demonstrations", allowed, now)
-        super().load_state_dict(state)
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the collection state, the random number states and the replay buffer of this rank."""
@@ -128,8 +187,6 @@ class ReplayDataModule(CollectingDataModule):
         super().save_rank_state(folder, with_buffer)
         if with_buffer:
             cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
-        if self._demonstrations is not None:
-            self._demonstrations.save(folder, with_buffer)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
@@ -140,14 +197,11 @@ class ReplayDataModule(CollectingDataModule):
             cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
         else:
             self._without_replay_data(folder)
-        if self._demonstrations is not None:
-            self._demonstrations.load(folder)
 
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         from lightning_ding.checkpoints.folder import BUFFER_FILE
 
-        if self._demonstrations is not None:
-            self._demonstrations.load(folders[0], seeds.of("demonstrations"))
+        super()._take_over(folders, seeds)
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
         if not files:
             self._without_replay_data(folders[0])
@@ -192,15 +246,13 @@ class ReplayDataModule(CollectingDataModule):
         policy = self._policy
         batch_size, amount = policy.batch_size, policy.n_episode or policy.n_sample
         train_iter, updates = policy.progress.train_iter, policy.update_per_collect
-        demonstrations = self._demonstrations
-        if demonstrations is not None and (left := policy.pretraining_updates - train_iter) > 0:
-            source = demonstrations.alone()
-            return ReplayRound(source, min(left, updates), batch_size, train_iter, policy.sample_options)
+        if self._demonstrations and (pretraining := self._demonstrations.pretraining_round(policy)):
+            return pretraining
         while True:
             while self._collect_and_push(amount, batch_size):
                 pass  # all ranks collect together until each has a minibatch
             buffer = cast(IBuffer, self.buffer)
-            mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
+            mixed = buffer if self._demonstrations is None else self._demonstrations.mixed_with(buffer)
             try:
                 drawn = ReplayRound(mixed, updates, batch_size, train_iter, policy.sample_options)
             except NotEnoughError:
@@ -215,11 +267,8 @@ class ReplayDataModule(CollectingDataModule):
 
     def _begin(self) -> None:
         """Fill an empty buffer, with random actions of an untrained policy; collect at most ``max_env_step`` steps."""
-        normaliser, trainer, progress = self._policy.normaliser, cast(Trainer, self.trainer), self._policy.progress
-        if self._demonstrations is not None and normaliser.is_on and not normaliser.has_statistics:
-            own = self._demonstrations.of_rank(trainer.global_rank, trainer.world_size)
-            normaliser.update(normaliser.tensors(own))
-            normaliser.forget_episodes()  # the envs begin episodes of the same ids
+        super()._begin()
+        trainer, progress = cast(Trainer, self.trainer), self._policy.progress
         limits = [one.limit for one in trainer.callbacks if isinstance(one, StopAtEnvStep)]  # type: ignore[attr-defined]
         left = min([sys.maxsize, *limits]) - progress.env_step  # before max_env_step, and room for one more round
         left = int(max(0, left // trainer.world_size - (self._policy.n_sample or 1)))
@@ -286,11 +335,8 @@ class ReplayDataModule(CollectingDataModule):
             buffer.use_env(env.envs[0])
 
     def _set_precision(self) -> None:
-        buffer = cast(IBuffer, self.buffer)
-        buffer.keeps_double = self._policy.normaliser.keeps_double
-        if self._demonstrations is not None:
-            self._demonstrations.fill(buffer.keeps_double)
-            cast("Dataset", self.dataset).warn_of_lost_variation(buffer.keeps_double)
+        cast(IBuffer, self.buffer).keeps_double = self._policy.normaliser.keeps_double
+        super()._set_precision()
 
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
@@ -315,14 +361,8 @@ class ReplayDataModule(CollectingDataModule):
                 self.buffer = create_buffer(config, seed=seed)
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
-        self._replaces_rewards = self.imitation_reward or policy.demonstrations == "imitated"
         check_samples(config, policy.learns_from_sequences, policy.priority)
         size, batch_size = config.replay_buffer_size, policy.batch_size
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        is_optional = self.dataset is not None or policy.demonstrations in ("optional", "refused")
-        require(is_optional, "demonstrations", f"a data set, because {name} learns from demonstrations", None)
-        if self.dataset is not None and self._demonstrations is None:
-            from lightning_ding.datamodules.demonstrations import demonstrations_of
-
-            self._demonstrations = demonstrations_of(self, self.dataset)
+        self._make_demonstrations(policy)

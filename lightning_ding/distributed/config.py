@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.datamodules.replay import check_demonstrations
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import for_evaluation
 from lightning_ding.policy.base.attributes import NO_CONFIG_CLASS
@@ -106,8 +107,13 @@ class MainConfig:
     norm_obs: bool = False
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
     norm_reward: bool = False
-    """Whether to divide rewards by the standard deviation of the discounted return; only with an on-policy
-    algorithm."""
+    """Whether to divide rewards by the standard deviation of the discounted return; only on-policy algorithms do."""
+    demonstrations: str | None = None
+    """Data set that the learner mixes into minibatches: a path, or the id of one of Minari; None for none."""
+    demonstration_share: float = 0.5
+    """Share of a minibatch that is drawn from the demonstrations, in (0, 1)."""
+    imitation_reward: bool = False
+    """Whether to learn from a reward of 1 for each step of the demonstrations and 0 for each collected one."""
     monitor: str | dict[str, Direction] = RETURN
     """Metric after an evaluation by the learner that chooses its best checkpoint: the name of one to maximise, or a
     mapping of it to ``max`` or ``min``."""
@@ -116,6 +122,7 @@ class MainConfig:
         Monitor.of(self.monitor)
         _require_least(self, "main", 0, "seed")
         _require_least(self, "main", 1, "max_env_step", "max_train_iter")
+        check_demonstrations(self.demonstrations, self.demonstration_share, self.imitation_reward, "main.")
         require("type" in self.policy, "main.policy", "a mapping with a 'type'", sorted(self.policy))
 
 
@@ -201,8 +208,8 @@ class CoordinatorConfig:
     snapshot_interval: float = 30.0
     """Seconds between two snapshots of the buffers; newer data are in separate files until the next one."""
     samples_per_insert: float | None = None
-    """Ratio of sampled to collected transitions; None means update_per_collect * batch_size / n_sample of the
-    policy."""
+    """Ratio of sampled to collected transitions, without demonstrations; None means update_per_collect * batch_size /
+    n_sample of the policy, times the share of a minibatch that was collected."""
     tolerance: float = 4.0
     """Rounds by which learning may differ from ``samples_per_insert``, in both directions."""
     max_policy_lag: int | None = None
@@ -225,10 +232,9 @@ class CoordinatorConfig:
         for name in (*positive, "snapshot_interval", "tolerance", "max_failures"):
             require(getattr(self, name) > 0, f"coordinator.{name}", "> 0", getattr(self, name))
         require(0 <= self.port < 65536, "coordinator.port", "in [0, 65535]", self.port)
-        ratio = self.samples_per_insert
+        ratio, share = self.samples_per_insert, self.rollout_share
         require(ratio is None or ratio > 0, "coordinator.samples_per_insert", "> 0 or None", ratio)
         _require_least(self, "coordinator", 1, "max_policy_lag")
-        share = self.rollout_share
         require(0 < share <= 1, "coordinator.rollout_share", "in (0, 1]", share)
         drops = self.late_transitions == "drop" or share < 1
         allowed = '"drop" with rollout_share 1, as a rollout is complete when all its transitions are there'
@@ -364,8 +370,7 @@ def resolve_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
     """Return the config of a run, which may also name a worker by ``type`` and ``import_names``."""
     if isinstance(cfg, Mapping):
         cfg = {key: value for key, value in cfg.items() if key not in ("type", "import_names")}
-    found: ParallelConfig = resolve(ParallelConfig, cfg)
-    return found
+    return resolve(ParallelConfig, cfg)
 
 
 def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
@@ -377,8 +382,7 @@ def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
     """
     if isinstance(cfg, Mapping):
         cfg = foreign("parallel_config").run_of(cfg)
-    found: ParallelConfig = resolve(ParallelConfig, cfg)
-    return found
+    return cast(ParallelConfig, resolve(ParallelConfig, cfg))
 
 
 def is_worker_config(cfg: Any) -> bool:
@@ -467,6 +471,5 @@ class LearningTask:
         Raises:
             ValueError: If a key is unknown or a value out of range.
         """
-        main = resolve(MainConfig, task_info["main"])
-        learner = resolve(ParallelLearnerConfig, task_info["learner_cfg"])
+        main, learner = resolve(MainConfig, task_info["main"]), resolve(ParallelLearnerConfig, task_info["learner_cfg"])
         return cls(task_info["policy"], main, learner, task_info["policy_id"], bool(task_info.get("resume", False)))

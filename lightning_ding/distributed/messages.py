@@ -140,7 +140,7 @@ def _checked(good: bool, name: str, allowed: str, value: Any) -> Any:
 LONGEST_WINDOW = 10_000  # largest number of steps of a return or a sequence
 LEAST = {"n_step": 1, "sequence": 1, "burn_in": 0, "period": 1}
 """Options of the buffer's ``sample`` that are numbers of steps, and the least value of each."""
-FLAGS = frozenset({"across_episodes", "across_time_limits"})
+FLAGS = frozenset({"across_episodes", "first_step", "across_time_limits"})
 """Options of the buffer's ``sample`` that are true or false."""
 
 

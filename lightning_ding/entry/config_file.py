@@ -13,6 +13,7 @@ import yaml
 from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, require, resolve
+from lightning_ding.datamodules.dataset_files import load_dataset
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.transport import get_transport
@@ -86,10 +87,10 @@ def check(cfg: ParallelConfig) -> None:
 
 
 def check_env(cfg: ParallelConfig) -> None:
-    """Check that the env, its wrappers and the callbacks of the learner exist on this machine.
+    """Check that the env, its wrappers, the demonstrations and the callbacks of the learner exist on this machine.
 
     Raises:
-        ValueError: If there is no such env, wrapper or callback.
+        ValueError: If there is no such env, wrapper, data set or callback.
         TypeError: If a class does not accept its arguments.
         ImportError: If a module of ``import_names`` cannot be imported.
     """
@@ -100,6 +101,11 @@ def check_env(cfg: ParallelConfig) -> None:
         find_wrappers(getattr(env, name), f"main.env.{name}")
     if env.eval_env_id is not None:
         find_env(env.eval_env_id, "main.env.eval_env_id")
+    if cfg.main.demonstrations is not None:
+        try:
+            load_dataset(cfg.main.demonstrations)
+        except ValueError as error:
+            raise ValueError(f"main.demonstrations: {error}") from error
     for one in cfg.system.learner.trainer.get("callbacks", []):
         find_callable(one, CALLBACKS)
 

@@ -15,7 +15,10 @@ from lightning_ding.distributed.config import ParallelCollectorConfig, resolve_p
 
 SECTIONS = frozenset({"policy", "seed_everything", "trainer", "model", "data", "ckpt_path", "system"})
 """Keys of a file of ``fit``; ``system`` is only read here."""
-MAIN = ("seed", "max_env_step", "max_train_iter", "norm_obs", "norm_reward", "monitor")
+MAIN = (
+    *("seed", "max_env_step", "max_train_iter", "norm_obs", "norm_reward", "monitor"),
+    *("demonstrations", "demonstration_share", "imitation_reward"),
+)
 ENV = (
     *("env_id", "env_kwargs", "mode", "wrappers", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"),
     *("import_names", "info_keys", "evaluator_env_num", "n_evaluator_episode", "stop_value"),

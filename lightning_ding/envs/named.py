@@ -203,7 +203,7 @@ def _at(path: str, wrong: str, known: Iterable[str]) -> Callable[..., Any]:
     home = _import(module, wrong, path, known)
     found = getattr(home, attribute, None)
     if not callable(found):
-        public = [f"{module}.{one}" for one in vars(home) if not one.startswith("_")]
+        public = [f"{module}.{one}" for one in dir(home) if not one.startswith("_")]
         raise ValueError(f"{wrong}: {module!r} has no {attribute!r}{_hint(f'{module}.{attribute}', public)}")
     return cast(Maker, found)
 

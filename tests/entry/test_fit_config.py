@@ -69,6 +69,14 @@ def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path
     assert read_config(written(tmp_path, seed_everything=3)).main.seed == 3
 
 
+def test_demonstrations_of_a_file_of_fit_are_those_of_the_run(tmp_path: Path) -> None:
+    data = {"env_id": "CartPole-v1", "demonstrations": "d.npz", "demonstration_share": 0.3, "imitation_reward": True}
+    main = read_config(written(tmp_path, policy="dqn", data=data)).main
+    assert (main.demonstrations, main.demonstration_share, main.imitation_reward) == ("d.npz", 0.3, True)
+    with pytest.raises(ValueError, match=r"main\.demonstrations must be a data set, because 'rlpd'"):
+        read_config(written(tmp_path, policy="rlpd", data={"env_id": "Pendulum-v1"}))
+
+
 @pytest.mark.parametrize(
     ("changed", "match"),
     [

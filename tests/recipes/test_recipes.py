@@ -88,6 +88,7 @@ PACKAGES = {
     "dqn_tictactoe": "pettingzoo",
     "dreamerv3_swingup": "dm_control",
     "ippo_foraging": "lbforaging",
+    "iql_ma_switch_riddle": "gymnasium",
     "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
     "ppo_minigrid": "minigrid",

@@ -48,7 +48,7 @@ class RemoteLearner(BaseLearner):
         self, task: LearningTask, comm_learner: DataSource, callbacks: Sequence[Callback], is_game: bool = False
     ) -> None:
         main, learner = task.main, task.learner
-        check_policy(task.policy)
+        check_policy(task.policy, main.demonstrations)
         require(not (is_game and learner.validate), "learner.validate", "false for a game", learner.validate)
         keys = main.env.info_keys
         require(not (is_game and keys), "main.env.info_keys", "empty for a game", keys)
@@ -138,6 +138,9 @@ class RemoteLearner(BaseLearner):
             prefetch=learner.prefetch,
             norm_obs=main.norm_obs,
             norm_reward=main.norm_reward,
+            demonstrations=main.demonstrations,
+            demonstration_share=main.demonstration_share,
+            imitation_reward=main.imitation_reward,
             validate=validates,
             spaces=_spaces_of_game(env) if is_game else None,
             wrappers=() if is_game else wrappers,

@@ -193,8 +193,8 @@ class RunState:
             if (end := state.get("finished")) is not None:
                 check_end(end, self.config)
             self.scheduler.load_state_dict(state["scheduler"], state, continues=end is not None)
-            of_earlier_version = {"evaluations": state.get("evaluations", [])}  # had them among the results
-            self.results.load_state_dict(of_earlier_version | state["results"])
+            evaluations = {"evaluations": state.get("evaluations", [])}  # earlier versions had them among the results
+            self.results.load_state_dict(evaluations | state["results"])
             self._buffers = dict(state["buffers"])
             self._make_buffers()
 

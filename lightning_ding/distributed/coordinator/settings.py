@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -53,7 +54,7 @@ class ReplaySettings:
             ValueError: If a distributed run cannot train the policy, or its buffer does not fit it or a distributed
                 run.
         """
-        check_policy(config.main.policy)
+        check_policy(config.main.policy, config.main.demonstrations)
         name, policy = str(config.main.policy["type"]), create_policy(config.main.policy, enable_field=["command"])
         if policy.on_policy:
             return cls._of_rollouts(config, policy)
@@ -76,16 +77,16 @@ class ReplaySettings:
         coordinator, batch_size = config.system.coordinator, policy.batch_size
         size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        random, round_size = policy.random_collect_size, policy.update_per_collect
-        round_size *= batch_size
+        own = batch_size - _demonstrations_of_batch(config, policy)
+        random, sampled = policy.random_collect_size, policy.update_per_collect * own
         return cls(
             config=config,
             buffer=to_dict(buffer),
             warm_up=max(batch_size, random),
             random=random,
             batch_size=batch_size,
-            round_size=round_size,
-            samples_per_insert=coordinator.samples_per_insert or round_size / cast(int, policy.n_sample),
+            round_size=math.ceil(sampled),
+            samples_per_insert=coordinator.samples_per_insert or sampled / cast(int, policy.n_sample),
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
             in_sequences=in_sequences,
@@ -194,16 +195,24 @@ def rollout_size(policy: Any) -> tuple[int, bool]:
     return int(amount), in_episodes
 
 
+def _demonstrations_of_batch(config: ParallelConfig, policy: Any) -> float:
+    """Return how many demonstrations the learner adds to a minibatch, on average."""
+    if config.main.demonstrations is None:
+        return 0
+    from lightning_ding.datamodules.demonstrations import mean_number
+
+    return mean_number(config.main.demonstration_share, policy.batch_size, policy.rounds_share_at_random)
+
+
 NAME = "main.policy"
-TAKEN = ("optional", "refused")
-"""Values of a policy's ``demonstrations`` with which it learns without any."""
 
 
-def check_policy(policy: Mapping[str, Any]) -> None:
+def check_policy(policy: Mapping[str, Any], demonstrations: str | None = None) -> None:
     """Check that a distributed run can train a policy.
 
     Args:
         policy: ``type`` and config of the policy.
+        demonstrations: Data set of the run's demonstrations; None if it has none.
 
     Raises:
         ValueError: If it cannot; the message names those that it can train, or what to do instead.
@@ -211,9 +220,14 @@ def check_policy(policy: Mapping[str, Any]) -> None:
     found, kind = get_policy_cls(policy), str(policy["type"])
     these = f"one of {', '.join(known_policies())} in a distributed run (`lightning-ding fit` trains this one on "
     require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
-    require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
+    use, key = str(getattr(found, "demonstrations", "optional")), "main.demonstrations"
+    has_enough = demonstrations is not None or use not in ("needed", "imitated")
+    require(has_enough, key, f"a data set, because {kind!r} learns from demonstrations", demonstrations)
     require(not _imagines(found), NAME, f"{these}a model of the env, which a replay buffer next to it trains)", kind)
     made = create_policy(policy, enable_field=["command"])
+    refuses = found.on_policy or use == "refused" or (use == "optional" and made.learns_from_sequences)
+    allowed = f"None, because {kind!r} learns from sequences, or from what only it collects"
+    require(demonstrations is None or not refuses, key, allowed, demonstrations)
     if found.on_policy:
         rollout_size(made)
     else:
@@ -231,19 +245,15 @@ def known_policies() -> list[str]:
     Example:
         >>> {"dqn", "impala", "ppo", "sac"} <= set(known_policies())
         True
-        >>> {"bc", "cql", "dqfd"} & set(known_policies())
+        >>> {"bc", "cql", "mbpo"} & set(known_policies())
         set()
     """
     kinds = {name: one for name, one in _classes().items() if one.trains_on == "envs"}
-    return sorted(name for name, one in kinds.items() if _demonstrations(one) in TAKEN and not _imagines(one))
+    return sorted(name for name, one in kinds.items() if not _imagines(one))
 
 
 def _imagines(found: Any) -> bool:
     return bool(getattr(found, "imagines", False))
-
-
-def _demonstrations(found: Any) -> str:
-    return str(getattr(found, "demonstrations", "optional"))
 
 
 def _classes() -> dict[str, Any]:

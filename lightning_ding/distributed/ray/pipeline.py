@@ -69,7 +69,9 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     import_ray()  # before anything is written
     cfg = resolve(ParallelConfig, cfg)
     number_of_ranks(cfg)  # before anything is written
-    main = replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve()))
+    demos = cfg.main.demonstrations
+    demos = str(Path(demos).resolve()) if demos is not None and Path(demos).exists() else demos  # or one of Minari
+    main = replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve()), demonstrations=demos)
     cfg = replace(cfg, main=main, system=replace(cfg.system, transport="ray"))
     folder = Path(cfg.main.exp_name)
     is_finished = check_start(cfg, resume)
