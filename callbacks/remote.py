@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.datamodules.remote_feed import RemoteRound
 from lightning_ding.utils.protocols import run_data
 
 logger = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ class LearningReporter(Callback):
         if batch is None:  # no more data arrived
             return
         self._rounds += 1
-        priorities = batch.priorities() if isinstance(batch, RemoteRound) else None  # others come from this process
+        priorities = batch.priorities() if hasattr(batch, "priorities") else None  # only rounds that were fetched
         is_due = trainer.is_global_zero and self._rounds % self.every_n_rounds == 0
         if not is_due and priorities is None:
             return

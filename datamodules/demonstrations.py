@@ -19,7 +19,6 @@ from lightning_ding.checkpoints import save_object
 from lightning_ding.checkpoints.folder import DEMONSTRATIONS_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.dataset import Dataset
-from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import IBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.rate_limiter import ThroughputConfig
@@ -115,14 +114,6 @@ class Demonstrations:
     def alone(self) -> MixedBuffer:
         """Return a source of minibatches of demonstrations only."""
         return MixedBuffer(None, self)
-
-    def pretraining_round(self, policy: Any) -> ReplayRound | None:
-        """Return a round of demonstrations only, with which some policies begin; None when these have been learned."""
-        train_iter = policy.progress.train_iter
-        number = min(policy.pretraining_updates - train_iter, policy.update_per_collect)
-        if number <= 0:
-            return None
-        return ReplayRound(self.alone(), number, policy.batch_size, train_iter, policy.sample_options)
 
     def begin_statistics(self, normaliser: Any, trainer: Trainer) -> None:
         """Begin the statistics of a normaliser that has none, with an equal share of the episodes on each rank."""

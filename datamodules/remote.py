@@ -221,7 +221,7 @@ class RemoteReplayDataModule(DemonstrationDataModule):
 
     def _next_round(self) -> RemoteRound | ReplayRound | dict[str, Any] | None:
         """Return the next round; after the last one, stop the Trainer and return None."""
-        if self._demonstrations and (pretraining := self._demonstrations.pretraining_round(self._policy)):
+        if (pretraining := self._pretraining_round()) is not None:
             return pretraining
         began, feed = time.perf_counter(), self._feed or self._start_feed()
         answer = feed.next(lambda: self.cancel_requested)

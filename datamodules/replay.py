@@ -73,6 +73,15 @@ class DemonstrationDataModule(RunDataModule):
 
             self._demonstrations = demonstrations_of(self, self.dataset)
 
+    def _pretraining_round(self) -> ReplayRound | None:
+        """Return a round of demonstrations only, with which some policies begin; None when these have been learned."""
+        policy, train_iter = self._policy, self._policy.progress.train_iter
+        number = min(policy.pretraining_updates - train_iter, policy.update_per_collect)
+        if self._demonstrations is None or number <= 0:
+            return None
+        alone = self._demonstrations.alone()
+        return ReplayRound(alone, number, policy.batch_size, train_iter, policy.sample_options)
+
     def _set_precision(self) -> None:
         if self._demonstrations is not None:
             keeps_double = self._policy.normaliser.keeps_double
@@ -246,7 +255,7 @@ class ReplayDataModule(DemonstrationDataModule, CollectingDataModule):
         policy = self._policy
         batch_size, amount = policy.batch_size, policy.n_episode or policy.n_sample
         train_iter, updates = policy.progress.train_iter, policy.update_per_collect
-        if self._demonstrations and (pretraining := self._demonstrations.pretraining_round(policy)):
+        if (pretraining := self._pretraining_round()) is not None:
             return pretraining
         while True:
             while self._collect_and_push(amount, batch_size):

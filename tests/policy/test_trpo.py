@@ -190,7 +190,8 @@ def test_standardised_advantages_have_neither_offset_nor_scale(adv_norm: bool) -
         before = weights(policy)
         policy._actor_update({**data, "advantage": offset + 3 * data["advantage"]})
         found.append(weights(policy) - before)
-    assert torch.allclose(*found, rtol=1e-4, atol=1e-7) == adv_norm
+    one, other = found
+    assert torch.allclose(one, other, rtol=1e-4, atol=1e-7) == adv_norm
 
 
 def test_a_rollout_gives_one_step_of_the_actor_and_passes_of_the_critic(make_trainer: MakeTrainer) -> None:
