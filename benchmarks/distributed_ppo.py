@@ -91,7 +91,7 @@ def run_distributed(transport: str, seed: int, steps: int) -> Curve:
 
     with TemporaryDirectory() as folder:
         env = {"env_id": ENV_ID, "collector_env_num": ENVS, "evaluator_env_num": 1, "n_evaluator_episode": 1}
-        main = {"exp_name": folder, "seed": seed, "max_env_step": steps, "norm_obs": True, "policy": POLICY, "env": env}
+        main = {"exp_name": folder, "seed": seed, "norm_obs": True, "policy": POLICY, "env": env}
         system = {
             "transport": transport,
             "coordinator": {"commander": {"eval_interval": None}},
@@ -109,20 +109,18 @@ def run_distributed(transport: str, seed: int, steps: int) -> Curve:
 
 
 def _watch(ask: Any, process: subprocess.Popen[bytes], steps: int) -> Curve:
-    """Return a point for each half second of a run."""
+    """Return a point for each half second of a run, and end it after some env steps."""
     curve: Curve = []
     began = None
     while process.poll() is None and (not curve or curve[-1][0] < steps):
         time.sleep(0.5)
-        try:
-            status = ask("status")
-        except (ConnectionError, RuntimeError):  # the coordinator has ended
-            break
+        status = ask("status")
         began = began or (time.perf_counter() if status["train_iter"] else None)
         if began is not None and status["return_mean"] is not None:
             point = status["env_step"], time.perf_counter() - began, status["return_mean"]
             if not curve or point[0] > curve[-1][0]:
                 curve.append(point)
+    ask("shutdown")
     return curve
 
 
