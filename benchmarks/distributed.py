@@ -9,7 +9,6 @@
     impala       the same with an IMPALA learner, which takes each sequence of 16 steps of all envs once
     transports   microseconds per transition of blocks of 64, from the collector into the coordinator's journal
     rllib        env steps a second of as many env runners of RLlib with as many of the same envs; needs "ray[rllib]"
-    rllib_impala the same of RLlib's IMPALA, with the network and batches of ours, while it learns
 
 Each contestant runs in a separate process, which ends before the next begins, or with the benchmark.
 """
@@ -32,7 +31,7 @@ from typing import Any
 
 from benchmarks.compare import provenance
 from benchmarks.transports import BLOCKS, ROWS, TRANSPORTS, cost, serve
-from benchmarks.waiting import ENV_ID, ENVS, HIDDEN, MODULE, UNROLL, run_rllib, run_rllib_impala
+from benchmarks.waiting import ENV_ID, ENVS, HIDDEN, MODULE, UNROLL, run_rllib
 from lightning_ding.envs.process.lifeline import die_with, lifeline
 
 COLLECTORS = (1, 2, 4, 8)
@@ -49,7 +48,7 @@ end = Connection(int(sys.argv.pop(1)), writable=False)
 die_with(end)
 main()
 """
-PARTS = ("throughput", "impala", "transports", "rllib", "rllib_impala")
+PARTS = ("throughput", "impala", "transports", "rllib")
 POLICIES: dict[str, dict[str, Any]] = {
     "throughput": {
         "type": "dqn",
@@ -206,7 +205,7 @@ def contestants(parts: list[str]) -> list[list[str]]:
     runs = {
         "transports": [["transports", transport] for transport in TRANSPORTS],
         **{part: [[part, transport, str(n)] for transport in TRANSPORTS for n in COLLECTORS] for part in POLICIES},
-        **{part: [[part, "-", str(n)] for n in COLLECTORS] for part in ("rllib", "rllib_impala")},
+        "rllib": [["rllib", "-", str(n)] for n in COLLECTORS],
     }
     return [run for part in parts for run in runs[part]]
 
@@ -217,8 +216,6 @@ def run(what: list[str], seconds: float) -> dict[str, float]:
         return cost(what[1])
     if what[0] == "rllib":
         return run_rllib(int(what[2]), seconds)
-    if what[0] == "rllib_impala":
-        return run_rllib_impala(int(what[2]), seconds)
     return run_throughput(what[1], int(what[2]), seconds, what[0])
 
 
@@ -232,7 +229,7 @@ def in_own_process(what: list[str], seconds: float) -> dict[str, Any]:
     if done.returncode == 0:
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return result
-    if what[0] not in ("rllib", "rllib_impala"):
+    if what[0] != "rllib":
         raise RuntimeError(f"{' '.join(what)} failed:\n{done.stderr[-5000:]}")
     return {"skipped": done.stderr.strip().splitlines()[-1]}
 

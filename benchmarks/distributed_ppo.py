@@ -1,13 +1,11 @@
-"""PPO on Hopper with 32 envs: in one process, with four collectors over Ray or HTTP, and RLlib's with four env runners.
+"""PPO on Hopper with 32 envs: in one process, and with four collectors over Ray and over HTTP.
 
     python -m benchmarks.distributed_ppo                 # all sides, seeds 0 to 4; docs/results/distributed_ppo.json
     python -m benchmarks.distributed_ppo --sides process ray --seeds 0 --steps 50000
-    python -m benchmarks.distributed_ppo --sides rllib   # needs "ray[rllib]"; the file keeps the runs of other sides
 
-Rollouts have 2,048 steps, each collector or env runner has eight envs, and each rollout gives 160 updates of 128 steps.
-Networks, step size, discount and the normalisation of observations are the same on all sides. A point of a curve has
-the env steps, the seconds since the first rollout, and the mean return of training episodes: the newest 100 of a
-distributed run and of RLlib, and those since the point before of one process. Nothing is evaluated during a run.
+Rollouts have 2,048 steps, each collector has eight envs, and each rollout gives 160 updates of 128 steps. A point of a
+curve has the env steps, the seconds since the first rollout, and the mean return of training episodes: the newest 100
+of a distributed run, and those since the point before of one process. Nothing is evaluated during a run.
 
 Env steps per second are those between a tenth and the end of a run, because starting takes different times. Each run is
 a separate process, with one torch thread in each of its own.
@@ -33,7 +31,7 @@ COLLECTORS, ENVS = 4, 8
 ROLLOUT, EPOCHS, BATCH, STEP_SIZE = 2048, 10, 128, 3e-4
 HIDDEN = [64, 64]
 STEPS = 200_000
-SIDES = ("process", "ray", "flask_fs", "rllib")
+SIDES = ("process", "ray", "flask_fs")
 LONGEST = 1200.0  # seconds of a run
 SETTLED = 0.1  # share of the env steps after which the speed is measured
 
@@ -124,40 +122,6 @@ def _watch(ask: Any, process: subprocess.Popen[bytes], steps: int) -> Curve:
     return curve
 
 
-def run_rllib(seed: int, steps: int) -> Curve:
-    """Train with RLlib's PPO, with as many env runners as collectors, and its own generalised advantages."""
-    import ray
-    from ray.rllib.algorithms import ppo
-    from ray.rllib.connectors.env_to_module import MeanStdFilter
-    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-    make: Any = ppo.PPOConfig
-    ray.init("local", num_cpus=COLLECTORS + 2, include_dashboard=False, log_to_driver=False, logging_level=40)
-    model: Any = DefaultModelConfig(fcnet_hiddens=HIDDEN, fcnet_activation="tanh", vf_share_layers=False)
-    config: Any = make().environment(ENV_ID).framework("torch").debugging(seed=seed).rl_module(model_config=model)
-    config = config.env_runners(
-        num_env_runners=COLLECTORS,
-        num_envs_per_env_runner=ENVS,
-        rollout_fragment_length=ROLLOUT // (COLLECTORS * ENVS),
-        env_to_module_connector=lambda *_, **__: MeanStdFilter(),
-    )
-    config = config.training(
-        **{"lr": STEP_SIZE, "gamma": 0.99, "lambda_": 0.95, "grad_clip": 0.5, "entropy_coeff": 0.0},
-        **{"train_batch_size_per_learner": ROLLOUT, "minibatch_size": BATCH, "num_epochs": EPOCHS},
-        **{"clip_param": 0.2, "vf_clip_param": float("inf"), "vf_loss_coeff": 0.5, "use_kl_loss": False},
-    )
-    algorithm: Any = config.build_algo()
-    curve: Curve = []
-    began = time.perf_counter()
-    while not curve or curve[-1][0] < steps:
-        result = algorithm.train()
-        mean = result["env_runners"].get("episode_return_mean", float("nan"))
-        curve.append((int(result["num_env_steps_sampled_lifetime"]), time.perf_counter() - began, float(mean)))
-    algorithm.stop()
-    ray.shutdown()
-    return curve
-
-
 def speed(curve: Curve) -> float:
     """Return the env steps per second between a tenth of a run and its end.
 
@@ -171,8 +135,7 @@ def speed(curve: Curve) -> float:
 
 def run(side: str, seed: int, steps: int) -> dict[str, Any]:
     """Run one side in this process."""
-    sides = {"process": run_process, "rllib": run_rllib}
-    curve = sides[side](seed, steps) if side in sides else run_distributed(side, seed, steps)
+    curve = run_process(seed, steps) if side == "process" else run_distributed(side, seed, steps)
     last = [point[2] for point in curve if point[0] > 0.9 * curve[-1][0]]
     rounded = [(step, round(seconds, 2), round(mean, 1)) for step, seconds, mean in curve]
     return {"env_steps_per_s": round(speed(curve), 1), "last": round(sum(last) / len(last), 1), "curve": rounded}

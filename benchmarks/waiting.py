@@ -14,7 +14,7 @@ ENVS = 4  # envs of each collector
 SLEEP = 0.005  # seconds of an env's step
 LENGTH = 200  # steps of an episode
 HIDDEN = 16  # units of the network's only layer
-UNROLL, BATCH = 16, 64  # steps of a sequence and of a minibatch of IMPALA
+UNROLL = 16  # steps of a sequence of IMPALA
 ENV_ID = "Waiting-v0"
 MODULE = "benchmarks.waiting"  # to be imported for it
 
@@ -68,32 +68,3 @@ def run_rllib(collectors: int, seconds: float) -> dict[str, float]:
     algorithm.stop()
     ray.shutdown()
     return {"seconds": passed, "env_steps_per_second": steps / passed}
-
-
-def run_rllib_impala(collectors: int, seconds: float) -> dict[str, float]:
-    """Return the env steps a second that RLlib's IMPALA samples while it learns from them."""
-    ray: Any = import_module("ray")
-    config: Any = import_module("ray.rllib.algorithms.impala").IMPALAConfig()
-    module: Any = import_module("ray.rllib.core.rl_module.default_model_config").DefaultModelConfig(
-        fcnet_hiddens=[HIDDEN], fcnet_activation="relu"
-    )
-    ray.init(
-        "local", num_cpus=collectors + 2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-    )
-    config = config.environment(Waiting).framework("torch").rl_module(model_config=module)
-    config = config.env_runners(
-        num_env_runners=collectors, num_envs_per_env_runner=ENVS, rollout_fragment_length=UNROLL
-    )
-    config = config.training(train_batch_size_per_learner=BATCH).reporting(min_time_s_per_iteration=1)
-    algorithm: Any = config.build_algo()
-    first, start = 0.0, 0.0
-    for number in range(1_000_000):
-        steps = algorithm.train()["num_env_steps_sampled_lifetime"]
-        if number == 3:  # the first ones start envs
-            first, start = steps, time.perf_counter()
-        elif number > 3 and time.perf_counter() - start > seconds:
-            break
-    passed = time.perf_counter() - start
-    algorithm.stop()
-    ray.shutdown()
-    return {"seconds": passed, "env_steps_per_second": (steps - first) / passed}

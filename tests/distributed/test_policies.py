@@ -1,4 +1,4 @@
-"""Which policies a distributed run trains, and what the others are told before anything starts."""
+"""Which policies a distributed run trains, and the errors of the others before anything starts."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class RayStore(Store):
             if name not in self._weights:
                 self._new(handle, bytes(content))
             if isinstance(handle, Handle):
-                handle.content = None  # the learner's own object, which nobody needs any more
+                handle.content = None  # the learner's object, in whose place the coordinator has one
         return block
 
     @override

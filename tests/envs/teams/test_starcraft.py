@@ -81,7 +81,7 @@ class Smax(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
 
 
 class Smaclite(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
-    """The scenario 2s3z of SMAClite, truncated after 60 steps, because it has no limit of its own."""
+    """The scenario 2s3z of SMAClite, truncated after 60 steps, because it has no time limit."""
 
     def __init__(self) -> None:
         import smaclite  # noqa: F401 - registers the scenarios
