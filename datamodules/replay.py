@@ -75,9 +75,11 @@ class DemonstrationDataModule(RunDataModule):
 
     def _pretraining_round(self) -> ReplayRound | None:
         """Return a round of demonstrations only, with which some policies begin; None when these have been learned."""
+        if self._demonstrations is None:
+            return None
         policy, train_iter = self._policy, self._policy.progress.train_iter
         number = min(policy.pretraining_updates - train_iter, policy.update_per_collect)
-        if self._demonstrations is None or number <= 0:
+        if number <= 0:
             return None
         alone = self._demonstrations.alone()
         return ReplayRound(alone, number, policy.batch_size, train_iter, policy.sample_options)

@@ -89,13 +89,14 @@ class EnsembleMLP(nn.Module):
         Raises:
             ValueError: If not all members of an ensemble with batch renormalisation are to be evaluated.
         """
-        require(members is None or not self.renorms, "members", "None with batch renormalisation", members)
+        renorms = list(self.renorms)
+        require(members is None or not renorms, "members", "None with batch renormalisation", members)
         weights, biases = select_members(self.weights, members), select_members(self.biases, members)
         scales, shifts = select_members(self.scales, members), select_members(self.shifts, members)
         factors = None if self.dropout is None or dropout is None else self.dropout(dropout, members)
         x = x.expand(len(weights[0]), *x.shape[-2:])
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            x = torch.baddbmm(bias, self.renorms[number](x, statistics) if self.renorms else x, weight)
+            x = torch.baddbmm(bias, renorms[number](x, statistics) if renorms else x, weight)
             if number < len(weights) - 1:
                 x = x if factors is None else x * factors[number]
                 if scales:
