@@ -75,13 +75,19 @@ def server_tls(config: CoordinatorConfig) -> ssl.SSLContext | None:
     """Return the certificate and the key of a coordinator; None if it has none, so that it uses HTTP without TLS.
 
     Raises:
-        ValueError: If a file cannot be read, or the key does not belong to the certificate.
+        ValueError: If a file cannot be read, the key does not belong to the certificate, or has a passphrase.
     """
     if config.certificate_file is None:
         return None
+    key_file = config.key_file or config.certificate_file
+
+    def refuse() -> str:  # OpenSSL would ask at the terminal
+        raise ValueError(f"system.coordinator.key_file must be a key without a passphrase, got {key_file!r}")
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     with _naming("certificate_file and key_file", config.certificate_file, config.key_file):
-        context.load_cert_chain(config.certificate_file, config.key_file)
+        context.load_cert_chain(config.certificate_file, config.key_file, refuse)
+    _warn_of_readers(Path(key_file), "the key")
     return context
 
 
@@ -138,9 +144,13 @@ def callable_name(host: str) -> str:
 
 
 def _read(file: Path) -> str:
-    if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        logger.warning("%s can be read by other users than its owner; chmod 600 keeps the token secret", file)
+    _warn_of_readers(file, "the token")
     return file.read_text(errors="replace").strip()
+
+
+def _warn_of_readers(file: Path, secret: str) -> None:
+    if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        logger.warning("%s can be read by other users than its owner; chmod 600 keeps %s secret", file, secret)
 
 
 def _checked(token: str, name: str) -> str:

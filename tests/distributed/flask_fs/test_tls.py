@@ -16,6 +16,7 @@ import pytest
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.flask_fs import server as server_module
+from lightning_ding.distributed.flask_fs.auth import server_tls
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.flask_fs.transport import FlaskTransport
 from lightning_ding.distributed.transport import CoordinatorGoneError, Message, Refusal
@@ -163,6 +164,29 @@ def test_key_may_be_in_the_file_of_the_certificate(files: Path, tmp_path: Path) 
     config = config_of(tmp_path, certificate_file=str(both), ca_file=str(files / "good.pem"))
     with serving(config):
         assert call(config) == {"name": "connect"}
+
+
+def test_key_with_a_passphrase_is_refused_instead_of_asked_for_at_the_terminal(files: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked.key"
+    key = ["openssl", "pkcs8", "-topk8", "-in", str(files / "good.key"), "-out", str(locked), "-passout", "pass:secret"]
+    subprocess.run(key, check=True, capture_output=True)
+    config = config_of(tmp_path, **{**tls_of(files), "key_file": str(locked)})
+    with pytest.raises(ValueError, match=f"key_file must be a key without a passphrase, got '{locked}'"):
+        server_tls(config.system.coordinator)
+
+
+def test_key_that_others_can_read_is_a_warning(
+    files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = tmp_path / "open.key"
+    shutil.copy(files / "good.key", key)
+    config = config_of(tmp_path, **{**tls_of(files), "key_file": str(key)}).system.coordinator
+    key.chmod(0o600)
+    server_tls(config)
+    assert caplog.messages == []
+    key.chmod(0o644)
+    server_tls(config)
+    assert caplog.messages == [f"{key} can be read by other users than its owner; chmod 600 keeps the key secret"]
 
 
 def test_silent_connections_without_a_handshake_make_room_for_workers(
