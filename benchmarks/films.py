@@ -4,9 +4,9 @@
     python -m benchmarks.films       # all films, a few minutes; then the tables
     python -m benchmarks.films --only sac_pendulum
 
-Each film is made by ``lightning-ding enjoy``, with the command in films.json, from a policy that comes with the package,
-and shows the start of one greedy episode. Its caption has the return of that whole episode. The film of a team is the
-one of docs/guides/teams.md.
+Each film is made by ``lightning-ding enjoy``, with the command in films.json, from a policy that comes with the
+package, and shows one greedy episode or its start. Its caption has the return of that whole episode. The film of a team
+is the one of docs/guides/teams.md.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Scene:
 SCENES = {
     "sac_pendulum": Scene("SAC on Pendulum-v1", "The pendulum swings up and stays upright"),
     "dqn_cartpole": Scene("DQN on CartPole-v1", "The cart balances the pole", seconds=5),
-    "ppo_halfcheetah": Scene("PPO on HalfCheetah-v5", "The cheetah runs", seconds=5),
-    "ppo_hopper": Scene("PPO on Hopper-v5", "The hopper hops on its leg", seconds=5),
-    "ppo_walker2d": Scene("PPO on Walker2d-v5", "The walker walks on two legs", seconds=5),
+    "ppo_halfcheetah": Scene("PPO on HalfCheetah-v5", "The cheetah runs", seconds=3),
+    "ppo_hopper": Scene("PPO on Hopper-v5", "The hopper hops on its leg", seconds=3),
+    "ppo_walker2d": Scene("PPO on Walker2d-v5", "The walker hops forward with both legs at once", seconds=3),
 }
 """Films by the names of policies in the zoo."""
 TEAM = (

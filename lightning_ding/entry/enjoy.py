@@ -13,7 +13,7 @@ scenario of VMAS, one env is made and shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ from lightning_ding.worker.evaluator.video import (
 )
 
 SUFFIXES = (".mp4", ".gif", ".webp")
+CAMERA = frozenset({"camera_id", "camera_name", "default_camera_config"})
+"""Arguments of gymnasium's robots that choose a camera."""
 WINDOW_PACKAGES = ("pygame", "glfw", "pyglet", "OpenGL")
 """Packages with which envs open windows."""
 
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--stochastic", action="store_true", help="explore as in training")
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and of the exploration")
     options = parser.parse_args(list(arguments)[1:])
-    for number, (value, file) in enumerate(in_one_line(lambda: enjoy(**vars(options)))):
+    for number, (value, file) in enumerate(in_one_line(lambda: enjoy(**vars(options)), (CannotDrawError,))):
         print(f"episode {number}: return {value:.2f}" + (f", written: {file}" if file else ""))
 
 
@@ -125,7 +127,9 @@ def _prepare_video(video: str | None, **options: float | None) -> None:
         require(value is None or video is not None, name, "left out without a video", value)
     if video is None:
         return
-    require(video.endswith(SUFFIXES), "video", f"a path that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", video)
+    require(
+        video.endswith(SUFFIXES), "video", f"a path that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", video
+    )
     import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
     choose_mujoco_gl()
 
@@ -140,13 +144,30 @@ def make_env(described: EnvOfRun, render_mode: str | None) -> gym.Env[Any, Any]:
     if described.mode == TENSOR:
         made: dict[str, Any] = {"wrappers": described.wrappers, "env_kwargs": described.env_kwargs}
         return OneOfBatch(make_vector_env(described.env, 1, TENSOR, **made), render_mode)
+    found = find_env(described.env)
     kwargs = {**described.env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
-    env: gym.Env[Any, Any] = EnvMaker(find_env(described.env), find_wrappers(described.wrappers), kwargs)()
+    if render_mode == "rgb_array":
+        kwargs = {**camera_of(found, kwargs), **kwargs}
+    env: gym.Env[Any, Any] = EnvMaker(found, find_wrappers(described.wrappers), kwargs)()
     if render_mode not in (None, env.render_mode):
         known = env.metadata.get("render_modes")
         env.close()
         raise ValueError(f"the env must have the render mode {render_mode!r}, but {described.env!r} has {known}")
     return env
+
+
+def camera_of(env: Any, env_kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the argument with which the camera follows a robot of gymnasium, unless the run has chosen a camera.
+
+    The default of gymnasium 1.4 is a camera that stays where it is, so that a robot which runs leaves the picture.
+
+    Example:
+        >>> camera_of("HalfCheetah-v5", {}), camera_of("HalfCheetah-v5", {"camera_id": 0}), camera_of("CartPole-v1", {})
+        ({'camera_name': 'track'}, {}, {})
+    """
+    spec = gym.registry.get(env) if isinstance(env, str) else None
+    is_robot = spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco.")
+    return {"camera_name": "track"} if is_robot and not CAMERA & env_kwargs.keys() else {}
 
 
 def play(policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int) -> float:

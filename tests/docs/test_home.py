@@ -85,7 +85,9 @@ def test_films_are_small_and_have_a_command() -> None:
             film: Any = image
             assert film.width == films.WIDTH
             assert film.n_frames >= 40
-        assert FILMS[file.stem]["command"].startswith(f"lightning-ding enjoy zoo:{file.stem} --video docs/results/films/")
+        assert FILMS[file.stem]["command"].startswith(
+            f"lightning-ding enjoy zoo:{file.stem} --video docs/results/films/"
+        )
 
 
 @pytest.mark.parametrize("name", ["dqn_cartpole", "sac_pendulum"])

@@ -41,9 +41,7 @@ def test_command_writes_a_gif_of_every_frame(ckpt: Path, tmp_path: Path, capsys:
         assert image.n_frames in (5, 6)  # type: ignore[attr-defined]  # equal ones in a row are one
 
 
-def test_mp4_of_each_episode_has_every_frame(
-    ckpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mp4_of_each_episode_has_every_frame(ckpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moviepy", types.ModuleType("moviepy"))
     monkeypatch.setitem(sys.modules, "moviepy.video", types.ModuleType("moviepy.video"))
     monkeypatch.setitem(sys.modules, "moviepy.video.io", types.ModuleType("moviepy.video.io"))
