@@ -303,7 +303,7 @@ class Film(gym.Wrapper[Any, Any, Any, Any]):
     def _keep(self) -> None:
         """Draw the env if it has reached the time of the video's next frame."""
         number = len(self._frames)
-        is_whole = self._seconds is not None and number >= max(1, self._seconds * self.fps)
+        is_whole = self._seconds is not None and number >= self._seconds * self.fps
         if not is_whole and self._step * self.fps >= number * self._env_fps:
             with explaining_gl("the env"):
                 self._frames.append(resized(np.asarray(self.env.render()), self._width))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.test_docs import DOCS
 HOME = (DOCS / "index.md").read_text()
 README = (DOCS.parent / "README.md").read_text()
 FILMS = json.loads((DOCS / "results" / "films" / "films.json").read_text())
-DIZOO = json.loads((DOCS / "results" / "dizoo_all.json").read_text())
 
 
 def test_example_of_the_home_page_has_twelve_lines_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,21 +108,3 @@ def test_policy_of_a_film_plays_its_episode_again(name: str) -> None:
 def test_episode_of_a_film_is_one_of_a_trained_policy(name: str) -> None:
     mean = zoo.find(name).mean_return
     assert FILMS[name]["return"] >= mean - 0.25 * abs(mean)
-
-
-def test_counts_of_configs_of_di_engine_are_those_of_the_run() -> None:
-    causes = Counter(row.get("cause", "runs") for row in DIZOO)
-    missing = {cause: number for cause, number in causes.items() if cause.startswith("missing ")}
-    total, lacking = len(DIZOO), sum(missing.values())
-    page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("from_di_engine.md", "results.md"))
-    assert f"{causes['runs']} of the {total} configs of DI-engine's dizoo run unchanged, and {lacking} lack" in HOME
-    assert f"({causes['runs']} of the {total} of its dizoo)" in README
-    assert f"the {total} pairs of configs in its dizoo: {causes['runs']} run unchanged, and {lacking} lack" in page
-    kinds = [missing[f"missing {kind}"] for kind in ("env", "data set", "checkpoint")]
-    assert "a package ({}), a data set ({}) or a checkpoint ({})".format(*kinds) in page
-    assert f"translates all {total} pairs of configs" in results
-    (table,) = re.findall(r"\| configs \| cause \| \|---\|---\| (.*?) Before IQL", results)
-    assert sorted(map(int, re.findall(r"\| (\d+) \| ", table))) == sorted(causes.values())
-    others = re.findall(r"The others have (.*?); each ends in one line", page)
-    expected = [number for cause, number in causes.items() if cause not in ("runs", *missing)]
-    assert sorted(map(int, re.findall(r"\((\d+)\)", others[0]))) == sorted(expected)

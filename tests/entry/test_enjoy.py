@@ -186,6 +186,17 @@ def test_mujoco_can_draw_without_a_display(monkeypatch: pytest.MonkeyPatch, tmp_
     assert chosen == ["egl"]
 
 
+@pytest.mark.parametrize(
+    ("env_kwargs", "render_mode", "camera"),
+    [({}, "rgb_array", "track"), ({"camera_name": "other"}, "rgb_array", "other"), ({}, "human", None)],
+)
+def test_camera_of_a_video_follows_a_robot(env_kwargs: dict[str, str], render_mode: str, camera: str | None) -> None:
+    pytest.importorskip("mujoco")
+    env: Any = make_env(env_of_run({"env_id": "HalfCheetah-v5", "env_kwargs": env_kwargs}), render_mode)
+    assert env.unwrapped.camera_name == camera
+    env.close()
+
+
 class CountedFrames:
     """The part of moviepy that gymnasium uses."""
 
