@@ -14,6 +14,7 @@ from PIL import Image
 from benchmarks import films, versus
 from lightning_ding import zoo
 from lightning_ding.entry.enjoy import enjoy
+from lightning_ding.utils.protocols import return_text
 from tests.docs.pages import as_before, code_of, run_page
 from tests.test_docs import DOCS
 
@@ -64,7 +65,7 @@ def test_captions_of_films_have_the_returns_of_their_episodes() -> None:
     readme = films.table(FILMS, films.OF_README, "docs/results/films")
     assert versus.with_table(HOME, home, films.MARKS) == HOME, "python -m benchmarks.films --only"
     assert versus.with_table(README, readme, films.MARKS) == README, "python -m benchmarks.films --only"
-    assert all(one.count(f"return {films.return_text(FILMS[name]['return'])}") == 2 for name, one in captions().items())
+    assert all(one.count(f"return {return_text(FILMS[name]['return'])}") == 2 for name, one in captions().items())
     assert "with a return of -16.2:" in (DOCS / "guides" / "teams.md").read_text()
     assert films.TEAM[0].count("-16.2") == films.TEAM[1].count("-16.2") == 1
 
