@@ -54,11 +54,6 @@ class PublishedWeights:
 
     Only a publication that is also kept as a snapshot is synced to the disk. Otherwise syncing would take longer than
     the rest of a publication, and after a power failure the learner publishes again anyway.
-
-    Args:
-        database: Database of the run, for what is known of the weights.
-        folder: Folder of packed weights.
-        store: Store of the weights.
     """
 
     def __init__(self, database: Database, folder: Path, store: Store) -> None:
@@ -125,7 +120,8 @@ class PublishedWeights:
         """Remove the snapshots that are not among some policies."""
         snapshots = [name for name, known in self._published.items() if known[-1].is_snapshot]
         for name in set(snapshots) - needed:
-            self._forget(name)
+            self._gone += self._published.pop(name)
+            self._unwritten.add(name)
         self.write()
 
     def pack(self) -> None:
@@ -147,24 +143,31 @@ class PublishedWeights:
         self.write()
 
     def load(self, least: Mapping[str, Any]) -> None:
-        """Read what was published, and put packed weights into the store.
+        """Read what was published, and put packed weights into the store; ``least`` is the attribute as it was saved.
 
         If the machine was restarted, for example after a power failure, the newest publications may be lost. A
         collector may have their weights, so later serial numbers are larger than those of any that can be lost.
-
-        Args:
-            least: Earlier value of the attribute; empty if an earlier version had none.
         """
         for name, known in self._database.read("policy"):
             if isinstance(known, DamagedError):
                 logger.error("the weights of %s are lost: %s", name, known)
                 continue
             self._published[name] = [Publication(**one) for one in known]
-        self.least["serial"] = least.get("serial", 1)
-        if least.get("boot") != self.least["boot"]:
+        self.least["serial"] = least["serial"]
+        if least["boot"] != self.least["boot"]:
             newest = max((known[-1].serial for known in self._published.values()), default=0)
             self.least["serial"] = max(self.least["serial"], newest) + LOST
-        self._unpack()
+        packed = {name: known[-1] for name, known in self._published.items() if isinstance(known[-1].handle, str)}
+        for name, one in packed.items():
+            try:
+                block = read_block(self._folder / one.handle, 2**62)
+            except Refusal as refusal:
+                self._lose(name, refusal)
+                continue
+            self._published[name] = [replace(one, handle=self._store.put("policy", *block))]
+            self._unwritten.add(name)
+        self.write()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def write(self, is_synced: bool = True) -> None:
         """Write what the database does not have yet, and only then delete the blocks that are not needed any more.
@@ -186,27 +189,10 @@ class PublishedWeights:
             if one.handle not in kept:
                 self._store.delete(one.handle)
 
-    def _forget(self, name: str) -> None:
-        self._gone += self._published.pop(name)
-        self._unwritten.add(name)
-
     def _lose(self, policy_id: str, why: Refusal) -> None:
         logger.error("the weights of %s are lost: %s", policy_id, why.reason)
         del self._published[policy_id]
         self._unwritten.add(policy_id)
-
-    def _unpack(self) -> None:
-        packed = {name: known[-1] for name, known in self._published.items() if isinstance(known[-1].handle, str)}
-        for name, one in packed.items():
-            try:
-                block = read_block(self._folder / one.handle, 2**62)
-            except Refusal as refusal:
-                self._lose(name, refusal)
-                continue
-            self._published[name] = [replace(one, handle=self._store.put("policy", *block))]
-            self._unwritten.add(name)
-        self.write()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _boot() -> str:

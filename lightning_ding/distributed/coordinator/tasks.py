@@ -143,7 +143,8 @@ class TaskBook:
             return None
         task = waiting[0]
         self._runs += 1
-        task.slot = self._free_slot()
+        taken = {one.slot for one in self.running("collector")}
+        task.slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
         task.run_id, task.owner, task.run_number = secrets.token_hex(8), worker.worker_id, self._runs
         task.is_touched = task.has_progressed = False
         worker.task_id = task.task_id
@@ -185,10 +186,6 @@ class TaskBook:
         """Remove a task."""
         self.release(task)
         self.tasks.pop(task.task_id, None)
-
-    def _free_slot(self) -> int:
-        taken = {task.slot for task in self.running("collector")}
-        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 
     # ------------------------------------------------------------------ state
 
