@@ -80,15 +80,7 @@ class CommCollector(CommRole):
             self._collector = None
 
     def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """Return the collector for a task, with the functions of this worker.
-
-        Args:
-            task_info: Contents of the task, with ``collector_cfg``.
-
-        Raises:
-            KeyError: If its type is not registered.
-            ValueError: If a key is unknown or a value out of range.
-        """
+        """Return the collector for a task, with the functions of this worker."""
         collector = create_parallel_collector(task_info["collector_cfg"])
         collector.get_policy_update_info, collector.ask = self.fetch, self.ask
         collector.send_stepdata, collector.send_metadata = self.store, self.send
@@ -106,10 +98,7 @@ class CommCollector(CommRole):
         return found
 
     def store(self, data: Any) -> Any:
-        """Store transitions and return their handle; wait while there is no space for them.
-
-        Args:
-            data: Nested dict of tensors, leading axis of transitions.
+        """Store a nested dict of transitions and return its handle; wait while there is no space for it.
 
         Raises:
             LeaseLostError: If another worker got the task during the wait.

@@ -59,8 +59,10 @@ class SoloParallelCommander(BaseParallelCommander):
             return self._next_learner_task() if has_room else None
         if self._policy_id is None or self._buffer_id is None:
             return None
-        if self._evaluation_is_due() and not any(map(evaluates, tasks)):
-            self._evaluated_at = time.monotonic()
+        interval, now = self.config.system.coordinator.commander.eval_interval, time.monotonic()
+        is_due = interval is not None and self._policy_version > 0 and now - self._evaluated_at >= interval
+        if is_due and not any(map(evaluates, tasks)):
+            self._evaluated_at = now
             return self._evaluation_task(self._policy_id, self._buffer_id)
         return self._collecting_task(self._policy_id, self._buffer_id) if has_room else None
 
@@ -133,9 +135,3 @@ class SoloParallelCommander(BaseParallelCommander):
             name = uuid.uuid4().hex[:12]
             self._policy_id, self._buffer_id = f"policy_{name}", f"buffer_{name}"
         return self._learner_task(str(self._policy_id), str(self._buffer_id), resume)
-
-    def _evaluation_is_due(self) -> bool:
-        interval = self.config.system.coordinator.commander.eval_interval
-        if interval is None or self._policy_version <= 0:
-            return False
-        return time.monotonic() - self._evaluated_at >= interval
