@@ -19,7 +19,12 @@ class StopSignal(BaseException):
 
 @contextmanager
 def handled(handler: Callable[[int], None], numbers: Iterable[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Call a function with the number of each signal in the main thread; restore the previous handlers at the end."""
+    """Call a function with the number of each signal, and restore the previous handlers at the end.
+
+    Args:
+        handler: Function to call in the main thread.
+        numbers: Signals to handle.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -41,7 +46,12 @@ def collected(numbers: Iterable[int] = STOP_SIGNALS) -> Iterator[list[int]]:
 
 @contextmanager
 def raised_once(error: Callable[[int], BaseException], numbers: Iterable[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Raise an error in the main thread at the first signal, and ignore further ones, so that cleaning up can end."""
+    """Raise an error in the main thread at the first signal, and ignore further ones, so that cleaning up can end.
+
+    Args:
+        error: Function that returns the error for the number of the signal.
+        numbers: Signals to handle.
+    """
     is_raised = False
 
     def leave(number: int) -> None:
