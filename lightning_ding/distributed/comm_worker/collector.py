@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 import torch
 from typing_extensions import override
 
-from lightning_ding.config import ConfigLike
 from lightning_ding.distributed.collector.base import BaseParallelCollector, create_parallel_collector
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.comm_worker.role import CommRole
-from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.published_weights import fetch_weights
-from lightning_ding.distributed.transport import DISK_WAIT, Channel, Message, Refusal, Role
+from lightning_ding.distributed.transport import DISK_WAIT, Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +29,6 @@ class CommCollector(CommRole):
     on_stall: Callable[[float], None] | None = None
     """Function that is called with the seconds without progress once the task is lost; None calls nothing."""
     _collector: BaseParallelCollector | None = None
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        super().__init__(cfg, channel, host=host, port=port)
-        self._begin_task()
 
     def _begin_task(self) -> None:
         self._seq, self._waited = 0, 0.0
@@ -87,8 +74,6 @@ class CommCollector(CommRole):
         collector.tick = lambda: self._connected().tick()
         collector.is_attached = True
         return collector
-
-    # ------------------------------------------------------------------ functions of the parallel collector
 
     def fetch(self, policy_id: str, serial: int = -1) -> Message | None:
         """Return the newest weights of a policy, see :func:`fetch_weights`."""

@@ -66,8 +66,6 @@ class CommLearner(CommRole):
         if self.learner is not None:
             self.learner.close()
 
-    # ------------------------------------------------------------------ a task
-
     def _work(self, task: AssignedTask) -> None:
         """Do a task and report its end.
 
@@ -128,8 +126,6 @@ class CommLearner(CommRole):
         """Return the callbacks of the Trainer that send weights, progress and priorities to the coordinator."""
         every = self._task.learner.send_policy_freq
         return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
-
-    # ------------------------------------------------------------------ messages
 
     def send_columns(self, columns: Mapping[str, Any]) -> None:
         """Announce the columns of transitions, against which the coordinator holds all blocks of collectors.

@@ -43,8 +43,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         self._reached = False
         self._beaten = False
 
-    # ------------------------------------------------------------------ tasks
-
     @override
     def _collecting_task(self, policy_id: str, buffer_id: str) -> TaskInfo:
         kind, former = self.league.draw()
@@ -69,8 +67,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         super().wants_snapshot(policy_id, policy_version)
         return self.league.add(policy_id, policy_version) if policy_id == self._policy_id else None
 
-    # ------------------------------------------------------------------ ends of tasks
-
     @override
     def finish(self, role: Role, task: TaskInfo, info: Mapping[str, Any]) -> bool:
         if "result" in info:
@@ -86,8 +82,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
             games = result["wins"] + result["draws"] + result["losses"]
             self._beaten = result["wins"] >= self.league.config.win_rate * games
         return self._reached and self._beaten
-
-    # ------------------------------------------------------------------ state
 
     @override
     def state_dict(self) -> dict[str, Any]:

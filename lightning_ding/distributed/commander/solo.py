@@ -51,8 +51,6 @@ class SoloParallelCommander(BaseParallelCommander):
         self._policy_version = 0
         self._evaluated_at = time.monotonic()
 
-    # ------------------------------------------------------------------ tasks
-
     @override
     def next_task(self, role: Role, tasks: Collection[TaskInfo], has_room: bool) -> TaskInfo | None:
         if role == "learner":
@@ -76,8 +74,6 @@ class SoloParallelCommander(BaseParallelCommander):
             self._policy_version = max(self._policy_version, policy_version)
         return None
 
-    # ------------------------------------------------------------------ ends of tasks
-
     @override
     def finish(self, role: Role, task: TaskInfo, info: Mapping[str, Any]) -> bool:
         if not evaluates(task):
@@ -93,8 +89,6 @@ class SoloParallelCommander(BaseParallelCommander):
         if evaluates(task):  # the next one starts in ``PAUSE`` seconds at most
             interval = self.config.system.coordinator.commander.eval_interval or 0.0
             self._evaluated_at = time.monotonic() - max(0.0, interval - PAUSE)
-
-    # ------------------------------------------------------------------ state
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -112,8 +106,6 @@ class SoloParallelCommander(BaseParallelCommander):
         self._policy_version = state["newest_version"]
         self._evaluated_at = time.monotonic() - state["since_evaluation"]
 
-    # ------------------------------------------------------------------ for subclasses
-
     def _collecting_task(self, policy_id: str, buffer_id: str) -> TaskInfo:
         return self._collector_task(buffer_id, [policy_id], [True])
 
@@ -126,8 +118,6 @@ class SoloParallelCommander(BaseParallelCommander):
         is_return = Monitor.of(main.monitor) == Monitor()  # collectors report no other metric
         reached = stop_value is not None and is_return and info["reward_mean"] >= stop_value
         return bool(reached and info["train_iter"] > 0)
-
-    # ------------------------------------------------------------------ helpers
 
     def _next_learner_task(self) -> TaskInfo:
         resume = self._policy_id is not None

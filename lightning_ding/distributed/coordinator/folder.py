@@ -57,9 +57,6 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------------- the run in a folder
-
-
 def holds_run(folder: Path) -> bool:
     """Return whether a folder holds a run that can be resumed."""
     return (folder / COORDINATOR / DATABASE_FILE).exists()
@@ -90,9 +87,6 @@ def read_state(database: Database) -> dict[str, Any]:
     if isinstance(why, DamagedError) or not is_whole:
         raise DamagedError(f"{database.file} is damaged, so the run cannot be resumed: {why}")
     return {"finished": None, **found, **kinds}
-
-
-# ---------------------------------------------------------------------- checks before a start
 
 
 def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = False) -> bool:

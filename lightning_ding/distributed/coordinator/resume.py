@@ -94,9 +94,6 @@ def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]
         yield path, was, got
 
 
-# ---------------------------------------------------------------------- finished runs
-
-
 def record_of_end(config: ParallelConfig, ended_by: str | None, env_step: int, train_iter: int) -> dict[str, Any]:
     """Return the record of a finished run as builtins; ``ended_by`` as in ``Scheduler``."""
     return {"ended_by": ended_by, "env_step": env_step, "train_iter": train_iter, "limits": limits_of(config)}

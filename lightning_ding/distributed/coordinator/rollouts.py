@@ -88,8 +88,6 @@ class Rollout:
             self._blocks = []
         self._serial, self.policy_version = serial, policy_version
 
-    # ------------------------------------------------------------------ collectors
-
     def push(self, rows: dict[str, Any], run_id: str, slot: int, number: int) -> int:
         """Add the transitions of a message, as far as they belong to this rollout, and return how many do.
 
@@ -139,8 +137,6 @@ class Rollout:
         own = sum(part.amount for part, _ in self._blocks if part.run_id == run_id and not part.is_late)
         return self.is_complete or own >= math.ceil(self.settings.size / max(1, collectors))
 
-    # ------------------------------------------------------------------ learner
-
     def rows(self) -> dict[str, Any]:
         """Return the transitions, leading axis S; those of an env are in chronological order.
 
@@ -148,8 +144,6 @@ class Rollout:
         """
         blocks = sorted(self._blocks, key=lambda block: (block[0].slot, block[0].number))
         return cast("dict[str, Any]", nested.concatenate([rows for _, rows in blocks]))
-
-    # ------------------------------------------------------------------ what the coordinator needs of any buffer
 
     def count(self) -> int:
         """Return the number of transitions."""

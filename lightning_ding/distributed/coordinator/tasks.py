@@ -78,8 +78,6 @@ class TaskBook:
         self.over: deque[str] = deque(maxlen=REMEMBERED)
         """Ids of the attempts that have ended most recently."""
 
-    # ------------------------------------------------------------------ workers
-
     def connect(self, worker_id: str, role: Role) -> None:
         """Add a worker, or renew its lease.
 
@@ -114,8 +112,6 @@ class TaskBook:
         """Return the workers whose lease has expired."""
         now = self._clock()
         return [worker for worker in self.workers.values() if worker.deadline < now]
-
-    # ------------------------------------------------------------------ tasks
 
     def add(self, role: Role, info: Mapping[str, Any]) -> Task:
         """Put a task into the queue."""
@@ -186,8 +182,6 @@ class TaskBook:
         """Remove a task."""
         self.release(task)
         self.tasks.pop(task.task_id, None)
-
-    # ------------------------------------------------------------------ state
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Return ``tasks`` without their contents, and ``contents``, both as builtins and by the ids of the tasks."""

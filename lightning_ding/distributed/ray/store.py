@@ -66,8 +66,6 @@ class RayStore(Store):
         self._deleted: list[str] = []
         self._lock = threading.Lock()
 
-    # ------------------------------------------------------------------ the interface of a store
-
     @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Any:
         require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
@@ -108,8 +106,6 @@ class RayStore(Store):
         write_bytes(file, self._bytes_of(handle))
         self.delete(handle)
 
-    # ------------------------------------------------------------------ for messages
-
     def take_deleted(self) -> list[str]:
         """Return the names of the rounds that were deleted since the last call."""
         with self._lock:
@@ -137,8 +133,6 @@ class RayStore(Store):
         for file in (self._folder / "policy").glob("*"):
             if file.name not in kept:
                 file.unlink(missing_ok=True)
-
-    # ------------------------------------------------------------------ helpers
 
     def _keeps(self, kind: str) -> bool:
         return kind == "policy" and self._folder is not None

@@ -135,8 +135,6 @@ class WorkerSet:
             for group in self._groups:
                 remove_placement_group(group)
 
-    # ------------------------------------------------------------------ one worker
-
     def _make(self, worker: RayWorker) -> None:
         """Start the actors of a worker."""
         known: dict[str, Any] = {"num_cpus": worker.needs.get("CPU", 0), "num_gpus": worker.needs.get("GPU", 0)}
