@@ -66,14 +66,12 @@ def columns_of(
     """
     found = {**forms_of(obs_space, "obs"), **forms_of(obs_space, "next_obs")}
     try:
-        columns = described(_transition(policy, obs_space, action_space)).columns
+        leaves = described(_transition(policy, obs_space, action_space)).state_dict()["columns"]
     except Exception as error:
         logger.warning("only the observations are announced, as the policy needs a real env: %r", error)
         return {"columns": found, "is_whole": False}
-    limits: Form = {"least": [], "largest": []}
-    leaves = {name: {"type": one.type, "shape": list(one.shape), **limits} for name, one in columns.items()}
     if is_game:
-        leaves["player"] = {"type": "int64", "shape": [], **limits}
+        leaves["player"] = {"type": "int64", "shape": [], "least": [], "largest": []}
     for name, form in {**found, **forms_of(action_space, "action", 0)}.items():
         if name in leaves and leaves[name]["shape"] == form["shape"]:
             leaves[name] |= {"least": form["least"], "largest": form["largest"]}

@@ -49,13 +49,13 @@ class CommLearner(CommRole):
 
     @override
     def _do_tasks(self, worker: CommWorker) -> int:
-        self._ranks, self._requests = RankZero(), itertools.count()
+        self._requests = itertools.count()
         if global_rank() > 0:
             for worker_id, task in tasks_of_rank_zero():  # under its worker id
                 worker.worker_id, worker.task = worker_id, task
                 self._run_learner(self._create_learner(task.task_info))
             return 0
-        self._ranks.open()
+        self._ranks = RankZero()
         try:
             return worker.run(self._work)
         finally:

@@ -61,20 +61,16 @@ def global_rank() -> int:
 
 
 class RankZero:
-    """Shares the tasks of rank zero with the other ranks."""
+    """Shares the tasks of rank zero with the other ranks, through torchrun's store if there is one."""
 
     def __init__(self) -> None:
-        self._store: Any = None
+        self._store = _torchrun_store()
         self._tasks = 0
 
     @property
     def are_started_elsewhere(self) -> bool:
         """Whether torchrun or Ray has started the other ranks."""
         return self._store is not None
-
-    def open(self) -> None:
-        """Connect to torchrun's store, if torchrun has started this process."""
-        self._store = _torchrun_store()
 
     def share(self, worker_id: str, task: AssignedTask) -> None:
         """Make the other ranks do a task together with this one; ranks that start later find it, too."""

@@ -55,7 +55,7 @@ class Endpoint:
     def _is_over(self, message: Message) -> bool:
         """Return whether the attempt that a message ends has already ended, because an answer was lost."""
         self.scheduler.book.renew(messages.text(message, "worker_id"))
-        return self.scheduler.book.is_over(messages.text(message, "run_id"))
+        return messages.text(message, "run_id") in self.scheduler.book.over
 
     def _finish(self, task: Task, info: Mapping[str, Any]) -> bool:
         """End a task that its info marks as done, or release it for another worker; return whether it is done."""
@@ -372,7 +372,7 @@ class LearnerEndpoint(Endpoint):
         with self.run.lock:
             self._owned(message, "learner")
             weights, commander = self.run.weights, self.scheduler.commander
-            if not weights.is_newest(policy_id, handle):  # otherwise the answer to this message was lost
+            if weights.newer(policy_id, -1)["handle"] != handle:  # otherwise the answer to this message was lost
                 snapshot = commander.wants_snapshot(policy_id, policy_version)
                 weights.publish(policy_id, policy_version, handle, snapshot)
                 if snapshot is not None:

@@ -31,6 +31,7 @@ from lightning_ding.distributed.coordinator.schema import (
     renumber,
 )
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
+from lightning_ding.distributed.messages import read_columns
 from lightning_ding.distributed.transport import Refusal
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.buffer.base import IBuffer
@@ -194,7 +195,7 @@ class Intake:
         self.counts = Counts(**state["counts"])
         self.ratio.load_state_dict(state["ratio"])
         self.buffer.load_data(folder / BUFFER_FILE)
-        self._held = None if state["held"] is None else Announced.of(state["held"])
+        self._held = None if state["held"] is None else read_columns(state["held"])
 
     def _make_buffer(self) -> IBuffer:
         if self.settings.rollout is not None:

@@ -89,11 +89,6 @@ class PublishedWeights:
         self.write(is_synced=snapshot is not None)
         return serial
 
-    def is_newest(self, policy_id: str, handle: Any) -> bool:
-        """Return whether these weights are already the newest ones of a policy."""
-        known = self._published.get(policy_id, [])
-        return bool(known) and known[-1].handle == handle
-
     def handles(self) -> list[Any]:
         """Return the handles of all weights that are kept."""
         return [one.handle for known in self._published.values() for one in known]

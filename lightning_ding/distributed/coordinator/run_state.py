@@ -28,6 +28,7 @@ from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
+from lightning_ding.distributed.messages import read_columns
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 from lightning_ding.policy.base.saved_state import check_imported, not_imported
 
@@ -307,7 +308,7 @@ class RunState:
     def _make_buffers(self) -> None:
         for buffer_id, known in self._buffers.items():
             if buffer_id not in self.replays:
-                columns = Announced.of(known["columns"]) if "columns" in known else None
+                columns = read_columns(known["columns"]) if "columns" in known else None
                 made = (known["cfg"], self.settings, self.database, self.store, columns)
                 self.replays[buffer_id] = Replay(buffer_id, *made)
 

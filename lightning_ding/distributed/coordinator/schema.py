@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,6 @@ class Column:
         """Its type."""
         found: torch.dtype = getattr(torch, self.type)
         return found
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Column:
-        """Return the column that ``dataclasses.asdict`` has described, perhaps as JSON."""
-        shape, least, largest = (tuple(state[name]) for name in ("shape", "least", "largest"))
-        return cls(state["type"], shape, least, largest)
 
     def check(self, name: str, leaf: Tensor) -> Tensor:
         """Return a column of a block in the type of this one, after checking its shape, type and values.
@@ -111,14 +105,13 @@ class Announced:
             return refusal.reason
         return None
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Announced:
-        """Return the columns whose ``state_dict`` is given."""
-        return cls({name: Column.of(one) for name, one in state["columns"].items()}, state["is_whole"])
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the columns as builtins, in the form of a message."""
-        return {"columns": {name: asdict(one) for name, one in self.columns.items()}, "is_whole": self.is_whole}
+        """Return the columns in the form of a message, see ``messages.read_columns``."""
+        columns: dict[str, Any] = {}
+        for name, one in self.columns.items():
+            limits = {"least": list(one.least), "largest": list(one.largest)}
+            columns[name] = {"type": one.type, "shape": list(one.shape), **limits}
+        return {"columns": columns, "is_whole": self.is_whole}
 
 
 def described(tensors: Mapping[str, Any]) -> Announced:

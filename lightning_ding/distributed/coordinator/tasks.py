@@ -153,7 +153,7 @@ class TaskBook:
             Refusal: 404, if there is no such task.
             LeaseLostError: If the task has another owner now, or this attempt has ended.
         """
-        if self.is_over(run_id):
+        if run_id in self.over:
             raise LeaseLostError(f"the attempt {run_id} at the task {task_id} is over")
         task = self.tasks.get(task_id)
         if task is None:
@@ -162,10 +162,6 @@ class TaskBook:
             raise LeaseLostError(f"the task {task_id} has another owner or attempt")
         task.is_touched = True
         return task
-
-    def is_over(self, run_id: str) -> bool:
-        """Return whether an attempt has ended recently."""
-        return run_id in self.over
 
     def release(self, task: Task) -> None:
         """Take a task from its owner, and let it wait for another one."""
