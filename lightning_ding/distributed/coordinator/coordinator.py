@@ -332,19 +332,15 @@ class Periodic:
         pause = self._seconds
         while not self._stopping.wait(pause):
             began = time.monotonic()
-            may_continue = self._call(self._function)
-            pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)
-            if not (may_continue and self._call(self._afterwards)):
+            try:
+                try:
+                    self._function()
+                finally:
+                    pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)
+                self._afterwards()
+            except OSError as error:
+                logger.error("%s: %s; trying again later", self._name, error)
+            except Exception as error:
+                logger.exception("%s failed", self._name)
+                self._on_error(f"{self._name} failed: {error!r}")
                 return
-
-    def _call(self, function: Callable[[], None]) -> bool:
-        """Call a function; return False if it failed in a way that ends the thread."""
-        try:
-            function()
-        except OSError as error:
-            logger.error("%s: %s; trying again later", self._name, error)
-        except Exception as error:
-            logger.exception("%s failed", self._name)
-            self._on_error(f"{self._name} failed: {error!r}")
-            return False
-        return True

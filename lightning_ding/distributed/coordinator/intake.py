@@ -18,7 +18,7 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.distributed.coordinator.journal import Entry
-from lightning_ding.distributed.coordinator.publications import Newest
+from lightning_ding.distributed.coordinator.publications import Publication
 from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import (
@@ -139,7 +139,7 @@ class Intake:
         counts.next_seq[entry.run_id] = entry.seq + 1
         counts.serial = max(counts.serial, entry.serial)
 
-    def begin(self, newest: Newest) -> None:
+    def begin(self, newest: Publication) -> None:
         """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
         if self.rollout is not None:
             self.rollout.begin(newest.serial, newest.policy_version)
@@ -215,7 +215,7 @@ class Intake:
         lag = entry.policy_version - versions
         size = kept = len(lag)
         if self.rollout is not None:
-            self.begin(Newest(entry.serial, entry.policy_version))
+            self.rollout.begin(entry.serial, entry.policy_version)
             is_former = entry.metadata.get("is_former", False)
             kept = 0 if is_former else self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
         elif limit is not None and self._config.on_policy_lag == "drop":

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning_ding.distributed.block_files import read_block, write_block
 from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
@@ -20,31 +20,21 @@ LOST = 1_000_000  # serial numbers to skip after a power failure; more publicati
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # changes whenever the machine starts
 
 
-@dataclass
+@dataclass(frozen=True)
 class Publication:
-    """Weights of a policy after some number of updates."""
-
-    serial: int
-    """Number of this publication of the policy, from 1."""
-    policy_version: int
-    """Updates that produced the weights."""
-    handle: Any
-    since: int = 0
-    """Number of the publication with which the learner has last continued from an older checkpoint; 0 if it has not."""
-    is_snapshot: bool = False
-    """Whether it is kept until :meth:`PublishedWeights.keep_only` removes it."""
-
-
-class Newest(NamedTuple):
-    """The newest weights of a policy; 0 and 0 if there are none."""
+    """Weights of a policy after some number of updates; by default none."""
 
     serial: int = 0
-    """Number of their publication, which grows even if a learner continues from an older checkpoint."""
+    """Number of this publication of the policy, from 1, which grows even if a learner continues from an older
+    checkpoint."""
     policy_version: int = 0
-    """Updates that produced them."""
+    """Updates that produced the weights."""
+    handle: Any = None
     since: int = 0
-    """Number of the first publication of the same course of learning; earlier ones may have other weights of the same
-    version."""
+    """Number of the publication with which the learner has last continued from an older checkpoint, so that earlier
+    ones may have other weights of the same version; 0 if it has not."""
+    is_snapshot: bool = False
+    """Whether it is kept until :meth:`PublishedWeights.keep_only` removes it."""
 
 
 class PublishedWeights:
@@ -76,10 +66,10 @@ class PublishedWeights:
             snapshot: Policy id under which the weights are also kept, until :meth:`keep_only` removes them.
         """
         known = self._published.setdefault(policy_id, [])
-        serial: int = max(known[-1].serial + 1 if known else 1, self.least["serial"])
-        since = known[-1].since if known else 0
-        is_back = bool(known) and policy_version < known[-1].policy_version
-        known.append(Publication(serial, policy_version, handle, serial if is_back else since))
+        before = self.newest(policy_id)
+        serial: int = max(before.serial + 1, self.least["serial"])
+        is_back = policy_version < before.policy_version
+        known.append(Publication(serial, policy_version, handle, serial if is_back else before.since))
         self._unwritten.add(policy_id)
         if snapshot is not None:
             self._published[snapshot] = [Publication(1, policy_version, handle, is_snapshot=True)]
@@ -95,21 +85,17 @@ class PublishedWeights:
 
     def newer(self, policy_id: str, serial: int) -> Message:
         """Return the newest weights of a policy; ``handle`` is None if their serial is ``serial`` or there are none."""
-        known = self._published.get(policy_id)
-        if not known:
-            return {"handle": None, "serial": -1, "policy_version": 0}
-        newest = known[-1]
+        newest = self.newest(policy_id)
         handle = newest.handle if newest.serial != serial else None
-        return {"handle": handle, "serial": newest.serial, "policy_version": newest.policy_version}
+        return {"handle": handle, "serial": newest.serial or -1, "policy_version": newest.policy_version}
 
     def serials(self) -> dict[str, int]:
         """Return the newest serial number of each policy."""
         return {policy_id: known[-1].serial for policy_id, known in self._published.items()}
 
-    def newest(self, policy_id: str) -> Newest:
-        """Return which weights of a policy are the newest."""
-        known = self._published.get(policy_id)
-        return Newest(known[-1].serial, known[-1].policy_version, known[-1].since) if known else Newest()
+    def newest(self, policy_id: str) -> Publication:
+        """Return the newest publication of a policy."""
+        return (self._published.get(policy_id) or [Publication()])[-1]
 
     def keep_only(self, needed: set[str]) -> None:
         """Remove the snapshots that are not among some policies."""

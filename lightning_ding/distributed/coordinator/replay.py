@@ -20,7 +20,7 @@ from lightning_ding.distributed.block_files import checksum_of, read_block
 from lightning_ding.distributed.coordinator.database import Database
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
-from lightning_ding.distributed.coordinator.publications import Newest
+from lightning_ding.distributed.coordinator.publications import Publication
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
@@ -104,7 +104,13 @@ class Replay:
         return self.intake.counts
 
     def accept(
-        self, sender: Sender, seq: int, data_id: Any, metadata: dict[str, Any], newest: Newest, forced: bool = False
+        self,
+        sender: Sender,
+        seq: int,
+        data_id: Any,
+        metadata: dict[str, Any],
+        newest: Publication,
+        forced: bool = False,
     ) -> Verdict:
         """Accept a message of a collector and write it to the journal, or return why it is not accepted.
 
@@ -171,7 +177,7 @@ class Replay:
         """Return the seconds after which a waiting collector should send its message again."""
         return self._rounds.wait(2.0)  # shorter than the tolerance, so that learning does not wait for data
 
-    def holds(self, run_id: str, collectors: int, newest: Newest) -> bool:
+    def holds(self, run_id: str, collectors: int, newest: Publication) -> bool:
         """Return whether a collector has to wait for newer weights than the newest, see :meth:`Rollout.holds`."""
         with self._lock:
             self.intake.begin(newest)
@@ -183,7 +189,7 @@ class Replay:
 
     # ------------------------------------------------------------------ learner
 
-    def has_rollout(self, newest: Newest) -> bool:
+    def has_rollout(self, newest: Publication) -> bool:
         """Return whether there is a whole rollout of the newest weights."""
         if (rollout := self.intake.rollout) is None:
             return False
@@ -192,7 +198,7 @@ class Replay:
             return rollout.is_complete
 
     def draw(
-        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], newest: Newest
+        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], newest: Publication
     ) -> dict[str, Any] | None:
         """Return a round of minibatches, or None if the learner has to wait.
 
@@ -355,7 +361,7 @@ class Replay:
 
     # ------------------------------------------------------------------ helpers
 
-    def _judge(self, sender: Sender, seq: int, newest: Newest, is_free: bool) -> Verdict | None:
+    def _judge(self, sender: Sender, seq: int, newest: Publication, is_free: bool) -> Verdict | None:
         """Return the verdict on a message if it does not depend on its data, else None."""
         expected = self.counts.next_seq.get(sender.run_id, 0)
         if seq < expected:

@@ -21,7 +21,7 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.coordinator.database import Key
 from lightning_ding.distributed.coordinator.folder import COORDINATOR, check_folder, database_of, read_state, records_of
-from lightning_ding.distributed.coordinator.publications import Newest, PublishedWeights
+from lightning_ding.distributed.coordinator.publications import Publication, PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.resume import check_end, check_fixed_part, fixed_part, record_of_end
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
@@ -107,8 +107,8 @@ class RunState:
         if is_new:
             replay.announce(columns)
 
-    def newest(self, buffer_id: str) -> Newest:
-        """Return which weights of the policy that learns from a buffer are the newest."""
+    def newest(self, buffer_id: str) -> Publication:
+        """Return the newest weights of the policy that learns from a buffer."""
         return self.weights.newest(self._buffers[buffer_id]["policy_id"])
 
     def env_step(self) -> int:
