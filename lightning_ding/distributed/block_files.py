@@ -123,10 +123,6 @@ def read_block(file: Path | str, max_bytes: int) -> Block:
     read once, and those of large files one after the other. The file is not memory-mapped, so it may be deleted or
     truncated by another process at any time.
 
-    Args:
-        file: File to read; a symbolic link is refused.
-        max_bytes: Maximum size of the file in bytes; a larger one is not read.
-
     Raises:
         Refusal: If there is no file (404), it is not a regular file (403), too large (413), or not a complete block
             (422).

@@ -139,7 +139,7 @@ class PolicyWeights:
             time.sleep(min(max(PAUSE, GROWTH * waited), LONGEST_PAUSE))
 
     def renew(self, serials: Mapping[str, int]) -> None:
-        """Load newer weights, if the serial numbers have any and the last update is long enough ago."""
+        """Load newer weights, if there are any among the serial numbers and the last update is long enough ago."""
         is_time = time.monotonic() - self._updated_at >= self._update_second
         if self._is_renewed and is_time and serials.get(self.path, -1) > self._serial:
             self.update()

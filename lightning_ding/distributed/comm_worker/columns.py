@@ -56,13 +56,7 @@ def columns_of(
     """Return the columns of a policy's transitions as a message: ``columns``, forms by flat names, and ``is_whole``.
 
     If the policy cannot make a transition of this env, for example because it reads an entry of ``info``, only the
-    observations are announced, and ``is_whole`` is false.
-
-    Args:
-        policy: ``type`` and config of the policy.
-        obs_space: Observation space of one env.
-        action_space: Action space of one env.
-        is_game: Whether transitions come from games of several players, which have a column ``player``.
+    observations are announced, and ``is_whole`` is false. Games of several players have a column ``player``.
     """
     found = {**forms_of(obs_space, "obs"), **forms_of(obs_space, "next_obs")}
     try:
@@ -81,10 +75,7 @@ def columns_of(
 def forms_of(space: spaces.Space[Any], name: str, start: int | None = None) -> dict[str, Form]:
     """Return the forms of the leaves of a space, by flat names that begin with ``name``.
 
-    Args:
-        space: The space.
-        name: Name of the entry of a transition.
-        start: Smallest value of a discrete space; None means that of the space.
+    ``start`` replaces the smallest value of a discrete space.
 
     Example:
         >>> forms_of(spaces.Dict({"x": spaces.Discrete(3)}), "obs")

@@ -63,23 +63,15 @@ class Entry:
 
 
 class Journal:
-    """The entries of one buffer.
+    """The entries of one buffer, whose data are in folders next to the database of the run."""
 
-    Args:
-        database: Database of the run.
-        buffer_id: Id of the buffer.
-        data: Folder of the data of the entries, made if missing.
-        damaged: Folder for data of entries that have changed on the disk, made when there are any.
-    """
-
-    def __init__(self, database: Database, buffer_id: str, data: Path, damaged: Path) -> None:
+    def __init__(self, database: Database, buffer_id: str) -> None:
         self._database = database
         self._kind = f"entry of {buffer_id}"
-        self._data = data
-        self._damaged = damaged
+        self._data, self._damaged = (database.file.parent / name / buffer_id for name in ("journal", "damaged"))
         self.set_aside: list[str] = []
         """Names of the entries that were set aside since this process started."""
-        data.mkdir(parents=True, exist_ok=True)
+        self._data.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, take_data: Callable[[Path], None]) -> None:
         """Write an entry; several threads may write different entries.

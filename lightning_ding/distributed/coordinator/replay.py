@@ -60,10 +60,8 @@ class Replay:
         self.settings = settings
         self._make_intake = partial(Intake, cfg, settings)
         self.intake = self._make_intake()
-        folder = database.file.parent
-        data, damaged = (folder / name / buffer_id for name in ("journal", "damaged"))
-        self.journal = Journal(database, buffer_id, data, damaged)
-        self.snapshots = Snapshots(folder / "snapshots" / buffer_id)
+        self.journal = Journal(database, buffer_id)
+        self.snapshots = Snapshots(database.file.parent / "snapshots" / buffer_id)
         self._store = store
         self._lock = threading.Condition(threading.RLock())
         self._in_flight: dict[str, int] = {}  # transitions of the entry that is being written, by attempt

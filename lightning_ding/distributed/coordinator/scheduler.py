@@ -185,7 +185,8 @@ class Scheduler:
     ) -> None:
         """Restore what ``state_dict`` and ``TaskBook.described`` returned; new tasks follow the current config.
 
-        The number of collecting tasks follows it too, if it is different from that of the previous config.
+        The number of collecting tasks follows it too, if it is different from that of the previous config. With
+        ``continues``, a run that is over continues with new tasks for new workers.
         """
         self.book.load_state_dict(state, described)
         self.commander.load_state_dict(state["commander"])

@@ -62,7 +62,7 @@ def make_token(folder: Path) -> None:
 
 
 def is_authorised(header: str | None, token: str | None) -> bool:
-    """Return whether a request with a header ``Authorization`` may be answered; without a token, every request.
+    """Return whether a request with a header ``Authorization`` may be answered; without a token, any may.
 
     The time that it takes does not depend on how much of the token is right.
     """

@@ -88,10 +88,6 @@ def join_cluster(address: str, **options: Any) -> None:
     If nothing answers at an address, Ray retries for minutes and logs each attempt. Therefore this function first tries
     a single connection itself.
 
-    Args:
-        address: Address as in ``system.ray_address``: "auto", ``host:port`` or ``ray://host:port``.
-        options: Further arguments of ``ray.init``.
-
     Raises:
         ImportError: If Ray is not installed.
         ValueError: If the address is invalid.

@@ -101,7 +101,7 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 gives other processes nearly all of a busy core
-        others, is_auto = _other_cpus(cfg), cfg.system.collector.num == "auto"
+        others, is_auto = 1 + number_of_ranks(cfg), cfg.system.collector.num == "auto"
         # one CPU for each actor even on a smaller machine, since they mostly wait
         cpus = max(os.cpu_count() or 1, others + 1) if is_auto else cfg.system.collector.number + others
         limits = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE}
@@ -112,20 +112,18 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _other_cpus(cfg: ParallelConfig) -> int:
-    """Return the CPUs of coordinator and learner."""
-    return 1 + number_of_ranks(cfg)
-
-
 class _Run:
-    """The actors of one run, which ends early once a signal is received."""
+    """The actors of one run, which ends early after a signal."""
 
     def __init__(self, cfg: ParallelConfig, resume: bool, received: Sequence[int]) -> None:
         self._ray = import_ray()
         self._received = received
         self._ranks = number_of_ranks(cfg)
         number = None if cfg.system.collector.num == "auto" else cfg.system.collector.number
-        self._cfg = cfg = with_a_device_for_each_actor(self._with_number(cfg), self._ranks)
+        if number is None:  # as many as the cluster has room for now
+            room = room_for_collectors(self._ray.cluster_resources().get("CPU", 0), 1 + self._ranks)
+            cfg = replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=room)))
+        self._cfg = cfg = with_a_device_for_each_actor(cfg, self._ranks)
         self._workers = WorkerSet(cfg)
         options: Any = {"num_cpus": 1, "max_restarts": -1}
         coordinator = coordinator_class(CoordinatorActor, namespace_of(cfg.main.exp_name), **options)
@@ -161,13 +159,6 @@ class _Run:
         """Kill all actors that are still alive."""
         self._workers.close()
         self._ray.kill(self._coordinator)
-
-    def _with_number(self, cfg: ParallelConfig) -> ParallelConfig:
-        """Return a config with the number of collectors for which the cluster has room now in place of "auto"."""
-        if cfg.system.collector.num != "auto":
-            return cfg
-        number = room_for_collectors(self._ray.cluster_resources().get("CPU", 0), _other_cpus(cfg))
-        return replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=number)))
 
     def _leave_after_signal(self) -> None:
         if self._received:

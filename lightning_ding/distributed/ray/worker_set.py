@@ -79,7 +79,7 @@ class WorkerSet:
     def start(
         self, name: str, role: Role, needs: Needs, strategies: Sequence[Any] = ("DEFAULT",), is_needed: bool = True
     ) -> None:
-        """Start a worker, whose ranks have scheduling strategies; if it is needed, the run fails without it."""
+        """Start a worker with Ray's scheduling strategies of its ranks; the run fails without one that is needed."""
         worker = self._workers[name] = RayWorker(name, role, needs, strategies)
         self._make(worker)
         self._call(worker)

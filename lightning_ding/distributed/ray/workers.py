@@ -54,7 +54,7 @@ def answer(handler: Handler, store: RayStore, name: str, message: Message, delet
 
 
 class CoordinatorActor:
-    """The coordinator; after Ray has restarted it, it resumes the run in its folder, with ``resume`` at first, too.
+    """The coordinator, which resumes the run in its folder once Ray has restarted it, or at once with ``resume``.
 
     Ray passes on only the text of an error in ``__init__``. Therefore an error in the config or the folder is kept, and
     :meth:`mistake` returns it.
@@ -84,10 +84,6 @@ class CoordinatorActor:
 
     def look(self, timeout: float, collectors: int | None) -> dict[str, Any]:
         """Wait until the run is over and all workers have been notified, but not longer than ``timeout`` seconds.
-
-        Args:
-            timeout: Longest time to wait, in seconds.
-            collectors: Number of collecting tasks, if it follows the cluster; otherwise None.
 
         Returns:
             ``is_over``, and ``line`` about the progress of the run if it is time for one, otherwise None.
