@@ -43,8 +43,6 @@ class ReplaySettings:
     samples_per_insert: float = 1.0
     sample_options: dict[str, Any] = field(default_factory=dict)
     """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
-    in_sequences: bool = False
-    """Whether the policy learns from sequences."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -66,8 +64,8 @@ class ReplaySettings:
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
         keeps_noise = players == 2 and policy.keeps_noise
         require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
-        buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
-        check_buffer(buffer, policy.priority, in_sequences)
+        buffer = policy.config.other.replay_buffer
+        check_buffer(buffer, policy.priority, bool(policy.learns_from_sequences))
         try:
             options = policy.sample_options
         except NotImplementedError:  # there is no discount factor
@@ -89,7 +87,6 @@ class ReplaySettings:
             samples_per_insert=coordinator.samples_per_insert or sampled / cast(int, policy.n_sample),
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
-            in_sequences=in_sequences,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
         )
 
