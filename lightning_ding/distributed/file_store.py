@@ -51,7 +51,8 @@ class FileStore(Store):
         require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
         self.folder = folder.resolve()
         self.policy_folder = self.folder if policy_folder is None else policy_folder.resolve()
-        self._folders: dict[str, str] = {kind: str(self._home(kind) / kind) for kind in KINDS}
+        homes = {**dict.fromkeys(KINDS, self.folder), "policy": self.policy_folder}
+        self._folders: dict[str, str] = {kind: str(home / kind) for kind, home in homes.items()}
         for kind_folder in self._folders.values():
             os.makedirs(kind_folder, exist_ok=True)
         self.max_bytes = max_bytes
@@ -89,8 +90,8 @@ class FileStore(Store):
 
     def clear(self) -> None:
         """Delete all blocks, and what :meth:`claim` has written."""
-        for kind in KINDS:
-            shutil.rmtree(self._home(kind) / kind, ignore_errors=True)
+        for kind_folder in self._folders.values():
+            shutil.rmtree(kind_folder, ignore_errors=True)
         for folder in (self.folder, self.policy_folder):
             (folder / OWNER).unlink(missing_ok=True)
 
@@ -164,9 +165,6 @@ class FileStore(Store):
         name = f"mark-{secrets.token_hex(16)}"
         (self.folder / name).touch()
         return name
-
-    def _home(self, kind: str) -> Path:
-        return self.policy_folder if kind == "policy" else self.folder
 
     def _directory(self, kind: str) -> str:
         """Return the directory of a kind, after checking that it was not replaced by a symbolic link."""
