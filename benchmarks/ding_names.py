@@ -1,6 +1,6 @@
 """Whether code for DI-engine finds the names that it imports from ``ding`` here.
 
-    python -m benchmarks.ding_names --folder FOLDER [--missing 40] [--out names.json]
+    python -m benchmarks.ding_names --folder FOLDER [--missing 40] [--out docs/results/ding_names.json]
 
 FOLDER has DI-engine's sources: the packages ``ding`` and ``dizoo`` of a clone. Nothing of them is run: each file is
 parsed, and each name that it imports from ``ding`` is looked up as :mod:`lightning_ding.di_engine.as_ding` does. Four
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{count:4} files miss {name or 'the module'} of {module}")
     if options.out is not None:
         result: dict[str, Any] = {kind: one.files for kind, one in found.items()}
-        options.out.write_text(json.dumps(result, indent=1))
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

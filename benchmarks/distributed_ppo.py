@@ -2,6 +2,7 @@
 
     python -m benchmarks.distributed_ppo                 # all sides, seeds 0 to 4; docs/results/distributed_ppo.json
     python -m benchmarks.distributed_ppo --sides process ray --seeds 0 --steps 50000
+    python -m benchmarks.distributed_ppo --table         # what has been measured
 
 Rollouts have 2,048 steps, each collector has eight envs, and each rollout gives 160 updates of 128 steps. A point of a
 curve has the env steps, the seconds since the first rollout, and the mean return of training episodes: the newest 100
@@ -25,6 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.compare import provenance
+from benchmarks.intervals import text
 
 ENV_ID = "Hopper-v5"
 COLLECTORS, ENVS = 4, 8
@@ -99,7 +101,7 @@ def run_distributed(transport: str, seed: int, steps: int) -> Curve:
         config = {"main": main, "system": system}
         with start(config) as process:
             curve = _watch(ask_of(config, lambda: process.poll() is not None), process, steps)
-        disconnect(transport)
+            disconnect(transport)  # before the run ends its own cluster
         code, result = process.returncode, Path(folder, "result.json")
         if code or json.loads(result.read_text())["env_step"] < steps:
             raise RuntimeError(f"exit code {code}:\n{Path(folder, 'log').read_text()[-3000:]}")
@@ -133,6 +135,25 @@ def speed(curve: Curve) -> float:
     return (curve[-1][0] - first[0]) / (curve[-1][1] - first[1])
 
 
+def table(runs: dict[str, dict[str, Any]]) -> str:
+    """Return the table of all sides: means over seeds, and returns with 95 % intervals at three points of the curves."""
+    shares = (0.25, 0.5, 0.75)
+    head = [f"return at {share:.0%} of the env steps" for share in shares]
+    lines = [f"| | seeds | env steps/s | {' | '.join(head)} | over the last tenth |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for side, seeds in runs.items():
+        curves = [result["curve"] for result in seeds.values()]
+        speeds = [result["env_steps_per_s"] for result in seeds.values()]
+        points = [text([_at(curve, share * curve[-1][0]) for curve in curves]) for share in shares]
+        last = text([result["last"] for result in seeds.values()])
+        lines.append(f"| {side} | {len(seeds)} | {sum(speeds) / len(speeds):,.0f} | {' | '.join(points)} | {last} |")
+    return "\n".join(lines)
+
+
+def _at(curve: Curve, env_step: float) -> float:
+    """Return the mean return at the point that is nearest to an env step."""
+    return min(curve, key=lambda point: abs(point[0] - env_step))[2]
+
+
 def run(side: str, seed: int, steps: int) -> dict[str, Any]:
     """Run one side in this process."""
     curve = run_process(seed, steps) if side == "process" else run_distributed(side, seed, steps)
@@ -148,8 +169,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=STEPS, help="env steps of a run")
     parser.add_argument("--output", type=Path, default=Path("docs/results/distributed_ppo.json"))
+    parser.add_argument("--table", action="store_true", help="print the results as a table, and run nothing")
     parser.add_argument("--run", action="store_true", help="run the only side and seed here, and print the result")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.output.read_text())["runs"]))
+        return
     if options.run:
         logging.disable(logging.WARNING)
         print(json.dumps(run(options.sides[0], options.seeds[0], options.steps)))

@@ -2,7 +2,7 @@
 
     git clone https://github.com/opendilab/DI-engine FOLDER             # the package on PyPI lacks a quarter of them
     python -m benchmarks.dizoo --folder FOLDER                        # all pairs of configs; an hour or two
-    python -m benchmarks.dizoo --folder FOLDER --all                  # translates them only; a minute
+    python -m benchmarks.dizoo --folder FOLDER --all                  # translates them only; two minutes
     python -m benchmarks.dizoo --folder FOLDER --only cartpole_dqn    # those whose path contains the text
     python -m benchmarks.dizoo --folder FOLDER --without atari        # those whose path does not; minutes
 
@@ -58,7 +58,7 @@ def run(file: Path, trains: bool) -> Row:
         policy = train(dataclasses.replace(translated, trainer=trainer, data=data))
         seconds = time.perf_counter() - began
     except BaseException as error:  # whatever the config does is a result, also sys.exit
-        return row | {"reason": one_line(error), "cause": cause_of(error)}
+        return row | {"reason": one_line(error).replace(str(Path.home()), "~"), "cause": cause_of(error)}
     progress = {"env_step": policy.progress.env_step, "train_iter": policy.progress.train_iter}
     return row | {"trained": policy.progress.train_iter > 0, "seconds": round(seconds, 1), **progress}
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], help="leave out those with one of these texts")
     parser.add_argument("--all", action="store_true", help="translate the configs, and train none")
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time for a config")
-    parser.add_argument("--out", type=Path, help="JSON file, such as docs/results/dizoo.json")
+    parser.add_argument("--out", type=Path, help="JSON file, such as docs/results/dizoo_all.json for --all")
     options = parser.parse_args()
     if not (options.folder / "dizoo").is_dir():
         parser.error(f"--folder must be a folder with dizoo in it, got {options.folder}")
@@ -145,7 +145,7 @@ def main() -> None:
         print(f"{name}: {'ok' if is_done else rows[-1].get('reason', 'no update')[:150]}", flush=True)
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(rows, indent=1))
+            options.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(table(rows, not options.all))
 
 

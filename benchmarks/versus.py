@@ -153,13 +153,18 @@ def home_table(pairs: Sequence[tuple[str, Side, Side]], page: str) -> str:
     return "\n".join([HOME_HEAD, *rows])
 
 
-def with_table(text: str, table: str) -> str:
-    """Return a page with another table between its two comments.
+def with_table(text: str, table: str, marks: tuple[str, str] = HOME_MARKS) -> str:
+    """Return a page with another table between two comments.
+
+    Args:
+        text: The page.
+        table: The table.
+        marks: The comments, the first with the end of its line.
 
     Raises:
         ValueError: If the page lacks one of them.
     """
-    start, end = HOME_MARKS
+    start, end = marks
     before, first, rest = text.partition(start)
     _, last, after = rest.partition(end)
     if not (first and last):

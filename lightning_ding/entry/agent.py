@@ -217,9 +217,9 @@ class Agent:
         """Play episodes in a window, or for a video, and return the return and the file of each.
 
         Args:
-            video: Path of a video, which ends in .mp4 or .gif; None shows a window.
+            video: Path of a video, which ends in .mp4, .gif or .webp; None shows a window.
             episodes: Number of episodes, >= 1.
-            options: Further arguments of :func:`~lightning_ding.entry.enjoy.enjoy`, such as ``seed``.
+            options: Further arguments of :func:`~lightning_ding.entry.enjoy.enjoy`, such as ``seed`` and ``width``.
 
         Raises:
             RuntimeError: If the policy is not trained.

@@ -3,23 +3,23 @@
     lightning-ding enjoy runs/dqn/version_0/checkpoints/best.ckpt
     lightning-ding enjoy best.ckpt --video cartpole.mp4 --episodes 3
     lightning-ding enjoy best.ckpt --video cartpole.gif --stochastic
+    lightning-ding enjoy zoo:ppo_hopper --video hopper.webp --width 200 --fps 20 --seconds 5
 
-A video ends in .mp4 (gymnasium's RecordVideo, extra ``video``) or .gif. Of several episodes, each has its number in the
-name of its file. The env is that of the run's evaluations. A native vector env cannot be shown; ``--env_id`` names a
-single env to play instead. Of a scenario of VMAS, one env is made and shown.
+A video ends in .mp4, .gif or .webp, and needs the extra ``video``. Of several episodes, each has its number in the name
+of its file. ``--width``, ``--fps`` and ``--seconds`` make small files, such as those of a web page. The env is that of
+the run's evaluations. A native vector env cannot be shown; ``--env_id`` names a single env to play instead. Of a
+scenario of VMAS, one env is made and shown.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import RecordVideo
+from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -30,9 +30,19 @@ from lightning_ding.envs.named import EnvLike, find_env, find_wrappers
 from lightning_ding.envs.vector import make_vector_env
 from lightning_ding.policy import Policy
 from lightning_ding.registry import import_modules
-from lightning_ding.worker.evaluator.video import gif, import_extra
+from lightning_ding.worker.evaluator.video import (
+    CannotDrawError,
+    choose_mujoco_gl,
+    explaining_gl,
+    gif,
+    import_extra,
+    mp4,
+    webp,
+)
 
-SUFFIXES = (".mp4", ".gif")
+SUFFIXES = (".mp4", ".gif", ".webp")
+CAMERA = frozenset({"camera_id", "camera_name", "default_camera_config"})
+"""Arguments of gymnasium's robots that choose a camera."""
 WINDOW_PACKAGES = ("pygame", "glfw", "pyglet", "OpenGL")
 """Packages with which envs open windows."""
 
@@ -41,11 +51,14 @@ def main(arguments: Sequence[str]) -> None:
     """Run the command; raise SystemExit with code 2 for an invalid command line or checkpoint."""
     parser = command_parser("enjoy", __doc__)
     parser.add_argument("--episodes", type=int, default=1, help="whole episodes to play")
-    parser.add_argument("--video", help="write a video to this path, .mp4 or .gif, in place of a window")
+    parser.add_argument("--video", help="write a video to this path, .mp4, .gif or .webp, in place of a window")
+    parser.add_argument("--width", type=int, help="pixels of the video's width (default: that of the env's frames)")
+    parser.add_argument("--fps", type=float, help="frames per second of the video (default: those of the env)")
+    parser.add_argument("--seconds", type=float, help="longest video; the episode is played to its end")
     parser.add_argument("--stochastic", action="store_true", help="explore as in training")
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and of the exploration")
     options = parser.parse_args(list(arguments)[1:])
-    for number, (value, file) in enumerate(in_one_line(lambda: enjoy(**vars(options)))):
+    for number, (value, file) in enumerate(in_one_line(lambda: enjoy(**vars(options)), (CannotDrawError,))):
         print(f"episode {number}: return {value:.2f}" + (f", written: {file}" if file else ""))
 
 
@@ -59,13 +72,16 @@ def enjoy(
     policy: str | None = None,
     import_names: Sequence[str] = (),
     shown: bool = True,
+    width: int | None = None,
+    fps: float | None = None,
+    seconds: float | None = None,
 ) -> list[tuple[float, Path | None]]:
     """Play whole episodes with the policy of a checkpoint, in a window or for a video.
 
     Args:
         ckpt: Checkpoint of a run, a safetensors file of a policy, or a policy that was trained in this program.
         episodes: Number of episodes, >= 1.
-        video: Path of a video, which ends in .mp4 or .gif; None shows a window.
+        video: Path of a video, which ends in .mp4, .gif or .webp; None shows a window.
         stochastic: Explore as in training; otherwise act as in evaluations.
         seed: Seed of the episodes and of the exploration, >= 0.
         env_id: Env to play, a name or also a class or function; None means that of the run's evaluations.
@@ -73,6 +89,11 @@ def enjoy(
         import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
             and the wrappers of the run.
         shown: Whether there is a window without a video.
+        width: Width of the video in pixels, >= 1, with the height in proportion; None means that of the env's frames.
+        fps: Frames per second of the video, above 0 and at most the env's. The video has the speed of the env: with
+            fewer frames, the others are not drawn. None means those of the env.
+        seconds: Longest video, > 0. The episode is still played to its end, and the return is that of all of it. None
+            means the whole episode.
 
     Returns:
         The return of each episode, and the path of its video.
@@ -81,12 +102,11 @@ def enjoy(
         ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy does not
             fit the env, or the env cannot be shown like this.
         ImportError: If the extra ``video`` is needed and not installed.
+        CannotDrawError: If MuJoCo cannot draw; the message names ``MUJOCO_GL``.
     """
     require(episodes >= 1, "episodes", ">= 1", episodes)
     require(seed >= 0, "seed", ">= 0", seed)
-    require(video is None or video.endswith(SUFFIXES), "video", f"a path that ends in {' or '.join(SUFFIXES)}", video)
-    if video is not None:
-        import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
+    _prepare_video(video, width=width, fps=fps, seconds=seconds)
     loaded = load(ckpt, policy, import_names)
     described = as_single(env_of_run(loaded.trained_in, env_id, evaluation=True, trusted=import_names))
     env = make_env(described, "rgb_array" if video is not None else "human" if shown else None)
@@ -95,9 +115,23 @@ def enjoy(
         loaded.seed(np.random.SeedSequence([seed, 1]))
         if video is None:
             return [(play(loaded, env, stochastic, seed + number), None) for number in range(episodes)]
-        return _record(loaded, env, stochastic, seed, named(Path(video), episodes))
+        film = Film(env, width, fps, seconds)
+        return _record(loaded, film, stochastic, seed, named(Path(video), episodes))
     finally:
         env.close()
+
+
+def _prepare_video(video: str | None, **options: float | None) -> None:
+    """Check the path of a video, and that the options of one are given with one only."""
+    for name, value in options.items():
+        require(value is None or video is not None, name, "left out without a video", value)
+    if video is None:
+        return
+    require(
+        video.endswith(SUFFIXES), "video", f"a path that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", video
+    )
+    import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
+    choose_mujoco_gl()
 
 
 def make_env(described: EnvOfRun, render_mode: str | None) -> gym.Env[Any, Any]:
@@ -110,13 +144,30 @@ def make_env(described: EnvOfRun, render_mode: str | None) -> gym.Env[Any, Any]:
     if described.mode == TENSOR:
         made: dict[str, Any] = {"wrappers": described.wrappers, "env_kwargs": described.env_kwargs}
         return OneOfBatch(make_vector_env(described.env, 1, TENSOR, **made), render_mode)
+    found = find_env(described.env)
     kwargs = {**described.env_kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
-    env: gym.Env[Any, Any] = EnvMaker(find_env(described.env), find_wrappers(described.wrappers), kwargs)()
+    if render_mode == "rgb_array":
+        kwargs = {**camera_of(found, kwargs), **kwargs}
+    env: gym.Env[Any, Any] = EnvMaker(found, find_wrappers(described.wrappers), kwargs)()
     if render_mode not in (None, env.render_mode):
         known = env.metadata.get("render_modes")
         env.close()
         raise ValueError(f"the env must have the render mode {render_mode!r}, but {described.env!r} has {known}")
     return env
+
+
+def camera_of(env: Any, env_kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the argument with which the camera follows a robot of gymnasium, unless the run has chosen a camera.
+
+    The default of gymnasium 1.4 is a camera that stays where it is, so that a robot which runs leaves the picture.
+
+    Example:
+        >>> camera_of("HalfCheetah-v5", {}), camera_of("HalfCheetah-v5", {"camera_id": 0}), camera_of("CartPole-v1", {})
+        ({'camera_name': 'track'}, {}, {})
+    """
+    spec = gym.registry.get(env) if isinstance(env, str) else None
+    is_robot = spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco.")
+    return {"camera_name": "track"} if is_robot and not CAMERA & env_kwargs.keys() else {}
 
 
 def play(policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int) -> float:
@@ -153,30 +204,15 @@ def named(file: Path, episodes: int) -> list[Path]:
 
 
 def _record(
-    policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int, files: list[Path]
+    policy: Policy[Any], film: Film, stochastic: bool, seed: int, files: list[Path]
 ) -> list[tuple[float, Path | None]]:
     """Play an episode for each file and write its video there."""
     files[0].parent.mkdir(parents=True, exist_ok=True)
-    if files[0].suffix == ".gif":
-        return [_write_gif(policy, env, stochastic, seed + number, file) for number, file in enumerate(files)]
-    with tempfile.TemporaryDirectory(dir=files[0].parent) as folder:
-        options: dict[str, Any] = {"episode_trigger": lambda _: True, "name_prefix": "x", "disable_logger": True}
-        recorder: gym.Env[Any, Any] = RecordVideo(env, f"{folder}/new", **options)
-        returns = [play(policy, recorder, stochastic, seed + number) for number in range(len(files))]
-        recorder.close()  # writes the last one
-        for number, file in enumerate(files):
-            os.replace(Path(folder) / "new" / f"x-episode-{number}.mp4", file)
+    returns = []
+    for number, file in enumerate(files):
+        returns.append(play(policy, film, stochastic, seed + number))
+        film.write(file)
     return list(zip(returns, files, strict=True))
-
-
-def _write_gif(
-    policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int, file: Path
-) -> tuple[float, Path | None]:
-    frames = _Frames(env)
-    total = play(policy, frames, stochastic, seed)
-    video = np.stack(frames.frames).transpose(0, 3, 1, 2)
-    file.write_bytes(gif(video, float(env.metadata.get("render_fps", 30))))
-    return total, file
 
 
 class OneOfBatch(gym.Env[Any, Any]):
@@ -223,21 +259,68 @@ class OneOfBatch(gym.Env[Any, Any]):
         self.batch.close()
 
 
-class _Frames(gym.Wrapper[Any, Any, Any, Any]):
-    """Keeps the frame of each observation."""
+class Film(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps frames of an episode for a video that has the speed of the env.
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    Args:
+        env: Env with the render mode ``rgb_array``.
+        width: Width of the video in pixels, >= 1, with the height in proportion; None keeps the size of the frames.
+        fps: Frames per second of the video, above 0 and at most the env's; None means those of the env.
+        seconds: Length of the video at most, > 0; None means that of the episode.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        width: int | None = None,
+        fps: float | None = None,
+        seconds: float | None = None,
+    ) -> None:
         super().__init__(env)
-        self.frames: list[Any] = []
+        self._env_fps = float(env.metadata.get("render_fps", 30))
+        allowed = f"above 0 and at most the {self._env_fps:g} of the env"
+        require(width is None or width >= 1, "width", ">= 1", width)
+        require(fps is None or 0 < fps <= self._env_fps, "fps", allowed, fps)
+        require(seconds is None or seconds > 0, "seconds", "> 0", seconds)
+        self.fps = self._env_fps if fps is None else fps
+        self._width, self._seconds = width, seconds
+        self._step, self._frames = 0, list[NDArray[np.uint8]]()
 
     def reset(self, **kwargs: Any) -> Any:
-        """Begin an episode."""
+        """Begin an episode and a new video."""
         result = super().reset(**kwargs)
-        self.frames.append(self.env.render())
+        self._step, self._frames = 0, []
+        self._keep()
         return result
 
     def step(self, action: Any) -> Any:
         """Step the env."""
         result = super().step(action)
-        self.frames.append(self.env.render())
+        self._step += 1
+        self._keep()
         return result
+
+    def _keep(self) -> None:
+        """Draw the env if it has reached the time of the video's next frame."""
+        number = len(self._frames)
+        is_whole = self._seconds is not None and number >= self._seconds * self.fps
+        if not is_whole and self._step * self.fps >= number * self._env_fps:
+            with explaining_gl("the env"):
+                self._frames.append(resized(np.asarray(self.env.render()), self._width))
+
+    def write(self, file: Path) -> None:
+        """Write the video of the last episode to a file, in the format of its suffix."""
+        video = np.stack(self._frames).transpose(0, 3, 1, 2)
+        if file.suffix == ".mp4":
+            mp4(video, self.fps, file)
+        else:
+            file.write_bytes((gif if file.suffix == ".gif" else webp)(video, self.fps))
+
+
+def resized(frame: NDArray[np.uint8], width: int | None) -> NDArray[np.uint8]:
+    """Return a frame, shape (H, W, C), with another width and an even height, as many players need, in proportion."""
+    if width is None:
+        return frame
+    image: Any = import_extra("PIL.Image")
+    height = 2 * max(1, round(frame.shape[0] * width / frame.shape[1] / 2))
+    return np.asarray(image.fromarray(frame).resize((width, height), image.Resampling.LANCZOS))

@@ -21,7 +21,11 @@ POLICIES = {
     **{"qrdqn": "qrdqn", "sac": "sac", "td3": "td3", "tqc": "tqc"},
 }
 """Policies here, by the names of the zoo's files."""
-WITHOUT_POLICY = {"ars": "augmented random search", "trpo": "TRPO", "her": "the file itself says that it is not used"}
+WITHOUT_POLICY = {
+    "ars": "augmented random search",
+    "trpo": "not translated",
+    "her": "the file itself says that it is not used",
+}
 ATARI = "stable_baselines3.common.atari_wrappers.AtariWrapper"
 RENAMED = {"gym_minigrid.": "minigrid."}
 EVALUATED = ("policy_kwargs", "replay_buffer_kwargs", "normalize", "monitor_kwargs", "env_kwargs")

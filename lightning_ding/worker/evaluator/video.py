@@ -15,7 +15,9 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -38,6 +40,10 @@ MAX_FRAMES = 300
 """Maximum number of frames of a video; of longer videos every n-th frame is kept, so they run faster."""
 MAX_GIF_FPS = 50
 """Maximum frames per second of a GIF; many viewers play frames of less than 20 ms at 100 ms each."""
+WEBP_QUALITY = 60
+"""Quality of the frames of a WebP, in [0, 100]."""
+WEBP_EFFORT = 6
+"""Effort of the compression, in [0, 6]: 6 makes the smallest files."""
 
 
 def check_can_render(env: VectorEnv) -> None:
@@ -96,15 +102,41 @@ def gif(video: NDArray[np.uint8], fps: float) -> bytes:
     Raises:
         ImportError: If the extra ``video`` is not installed.
     """
-    image = import_extra("PIL.Image")
     step = max(1, math.ceil(fps / MAX_GIF_FPS))
-    duration = round(100 * step / fps) * 10  # milliseconds; Pillow would round down
-    shown = video[::step]
-    pixels = shown[:, 0] if shown.shape[1] == 1 else shown.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
+    return _animation(video[::step], "GIF", duration=round(100 * step / fps) * 10)  # Pillow would round down
+
+
+def webp(video: NDArray[np.uint8], fps: float) -> bytes:
+    """Return a video, shape (T, C, H, W) with C 1, 3 or 4, as an animated WebP that repeats.
+
+    Args:
+        video: The video.
+        fps: Frames per second of the video, > 0; a frame lasts a whole number of milliseconds.
+
+    Raises:
+        ImportError: If the extra ``video`` is not installed.
+    """
+    return _animation(video, "WEBP", duration=max(1, round(1000 / fps)), quality=WEBP_QUALITY, method=WEBP_EFFORT)
+
+
+def _animation(video: NDArray[np.uint8], kind: str, **options: int) -> bytes:
+    """Return a video in a format of Pillow; ``duration`` is that of a frame in milliseconds."""
+    image = import_extra("PIL.Image")
+    pixels = video[:, 0] if video.shape[1] == 1 else video.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
     images = (image.fromarray(np.ascontiguousarray(frame)) for frame in pixels)
     file = io.BytesIO()
-    next(images).save(file, format="GIF", save_all=True, append_images=images, duration=duration, loop=0)
+    next(images).save(file, format=kind, save_all=True, append_images=images, loop=0, **options)
     return file.getvalue()
+
+
+def mp4(video: NDArray[np.uint8], fps: float, path: Path) -> None:
+    """Write a video, shape (T, C, H, W) with C 3, as an MP4 file.
+
+    Raises:
+        ImportError: If the extra ``video`` is not installed.
+    """
+    clip = import_extra("moviepy.video.io.ImageSequenceClip").ImageSequenceClip
+    clip(list(video.transpose(0, 2, 3, 1)), fps=fps).write_videofile(str(path), logger=None)
 
 
 def shrunk(frame: NDArray[Any]) -> NDArray[Any]:
@@ -225,13 +257,13 @@ class FrameSource:
             Frames by the index of the env; some are missing if the evaluation was cancelled.
 
         Raises:
-            RuntimeError: If MuJoCo cannot draw; the message names ``MUJOCO_GL``.
+            CannotDrawError: If MuJoCo cannot draw; the message names ``MUJOCO_GL``.
             ValueError: If an env gives no frame.
         """
         if not env_ids:
             return {}
         began = time.monotonic()
-        try:
+        with explaining_gl("the evaluation envs"):
             core: Any = self._env.unwrapped
             if isinstance(core, SyncVectorEnv):
                 frames: dict[int, Any] = {i: core.envs[i].render() for i in env_ids if not self._is_cancelled()}
@@ -240,11 +272,6 @@ class FrameSource:
             else:
                 all_frames: Any = self._env.render()
                 frames = {i: None if all_frames is None else all_frames[i] for i in env_ids}
-        except Exception as error:
-            if OPENGL.search(f"{type(error).__module__} {error}") is None:
-                raise
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise RuntimeError(f"the evaluation envs cannot draw a video: {first}; {_gl_text()}") from error
         self._note(len(frames), time.monotonic() - began)
         if any(not isinstance(frame, np.ndarray) for frame in frames.values()):
             got = [type(frame).__name__ for frame in frames.values()]
@@ -256,6 +283,29 @@ class FrameSource:
         if before < FIRST_FRAMES <= self._frames and self._seconds > SLOW * self._frames:
             text = "the videos of evaluations are slow: a frame takes %.2f s; a larger render_freq makes fewer%s"
             logger.warning(text, self._seconds / self._frames, f"; {_gl_text()}" if "mujoco" in sys.modules else "")
+
+
+class CannotDrawError(RuntimeError):
+    """An env of MuJoCo has no way to draw on this machine."""
+
+
+@contextmanager
+def explaining_gl(envs: str) -> Iterator[None]:
+    """Explain ``MUJOCO_GL`` in errors of an env of MuJoCo that cannot draw.
+
+    Args:
+        envs: The envs, as the subject of the message.
+
+    Raises:
+        CannotDrawError: In place of an error of MuJoCo or OpenGL.
+    """
+    try:
+        yield
+    except Exception as error:
+        if OPENGL.search(f"{type(error).__module__} {error}") is None:
+            raise
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise CannotDrawError(f"{envs} cannot draw a video: {first}; {_gl_text()}") from error
 
 
 def _gl_text() -> str:

@@ -175,9 +175,7 @@ def test_key_with_a_passphrase_is_refused_instead_of_asked_for_at_the_terminal(f
         server_tls(config.system.coordinator)
 
 
-def test_key_that_others_can_read_is_a_warning(
-    files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_key_that_others_can_read_is_a_warning(files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = tmp_path / "open.key"
     shutil.copy(files / "good.key", key)
     config = config_of(tmp_path, **{**tls_of(files), "key_file": str(key)}).system.coordinator
