@@ -35,8 +35,7 @@ OTHER = {
     "version": "of this package, of a logger's folder, or of Python's random state",
     "python_version": "of Python",
     "versions": "of packages",
-    "newest_version": "a key in files of earlier versions",
-    "data_version": "a key in files of earlier versions",
+    "newest_version": "a key in the saved state of a commander",
     "last_version": "a key in the saved state of a league",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.di_engine import parallel_config, parallel_forms
 from lightning_ding.di_engine.comm_role import BaseCommRole
 from lightning_ding.distributed.comm_worker.learner import CommLearner
-from lightning_ding.distributed.comm_worker.ranks import global_rank, global_world_size
+from lightning_ding.distributed.comm_worker.ranks import global_rank
 from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
 from lightning_ding.distributed.config import LearningTask, ParallelLearnerConfig
 from lightning_ding.distributed.transport import Message
@@ -106,7 +107,7 @@ class BaseCommLearner(BaseCommRole, CommLearner):
         settings = ParallelLearnerConfig(send_policy_freq=others.get("send_policy_freq", 1))
         policy_id = str(task_info.get("policy_id", ""))
         self._task = LearningTask(task_info["policy"], learner=settings, policy_id=policy_id)
-        ranks = (global_rank(), global_world_size())
+        ranks = (global_rank(), int(os.environ.get("WORLD_SIZE", "1")))
         exp_name = others.get("exp_name", DEFAULT_EXPERIMENT)
         learner = create_learner(learner_cfg, dist_info=ranks, exp_name=exp_name)
         learner.policy = create_policy(task_info["policy"], enable_field=["learn"])

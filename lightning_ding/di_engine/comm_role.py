@@ -13,7 +13,7 @@ from typing_extensions import Self, override
 from lightning_ding.config import ConfigLike
 from lightning_ding.di_engine.parallel_config import run_of_worker
 from lightning_ding.distributed.comm_worker.role import CommRole
-from lightning_ding.distributed.config import ParallelConfig, is_worker_config, resolve_run
+from lightning_ding.distributed.config import ParallelConfig, resolve_run
 from lightning_ding.distributed.transport import Channel
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class BaseCommRole(CommRole):
         port: int | None = None,
     ) -> None:
         self._cfg = cfg
-        self._has_worker_config = is_worker_config(cfg)
+        whole = {"main", "system", "type", "import_names"}  # keys of the config of a whole run
+        self._has_worker_config = isinstance(cfg, Mapping) and len(cfg) > 0 and not cfg.keys() <= whole
         is_users = not type(self).__module__.startswith(OWN)
         run = run_of_worker(cfg, is_users) if self._has_worker_config else resolve_run(cfg)  # type: ignore[arg-type]
         if self.transport is not None:

@@ -24,14 +24,7 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.ray.pipeline import run_on_ray
-from lightning_ding.distributed.transport import (
-    Block,
-    Channel,
-    CoordinatorGoneError,
-    LeaseLostError,
-    Refusal,
-    Store,
-)
+from lightning_ding.distributed.transport import Block, Channel, CoordinatorGoneError, LeaseLostError, Refusal, Store
 from lightning_ding.utils.foreign import attach
 
 if TYPE_CHECKING:

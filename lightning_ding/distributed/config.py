@@ -385,11 +385,6 @@ def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
     return cast(ParallelConfig, resolve(ParallelConfig, cfg))
 
 
-def is_worker_config(cfg: Any) -> bool:
-    """Return whether a config is one of a single worker, and not of a whole run."""
-    return isinstance(cfg, Mapping) and len(cfg) > 0 and not cfg.keys() <= {"main", "system", "type", "import_names"}
-
-
 def resolve_policy(policy: Mapping[str, Any]) -> Any:
     """Return the config dataclass of the policy that ``main.policy`` describes.
 

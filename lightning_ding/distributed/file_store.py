@@ -21,11 +21,9 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.block_files import LARGE, form_of, read_block, replacing, write_block
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
+from lightning_ding.distributed.transport import KINDS, NAME, Block, Kind, Refusal, Store, check_handle
 from lightning_ding.utils.posix import require_posix_for_distributed
 
-NAME = re.compile(r"[0-9a-f]{32}")
-PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have
 MARK = re.compile(r"mark-[0-9a-f]{32}")
 SUFFIX = ".safetensors"
 OWNER = "run.txt"
@@ -53,7 +51,8 @@ class FileStore(Store):
         require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
         self.folder = folder.resolve()
         self.policy_folder = self.folder if policy_folder is None else policy_folder.resolve()
-        self._folders: dict[str, str] = {kind: str(self._home(kind) / kind) for kind in KINDS}
+        homes = {**dict.fromkeys(KINDS, self.folder), "policy": self.policy_folder}
+        self._folders: dict[str, str] = {kind: str(home / kind) for kind, home in homes.items()}
         for kind_folder in self._folders.values():
             os.makedirs(kind_folder, exist_ok=True)
         self.max_bytes = max_bytes
@@ -66,10 +65,7 @@ class FileStore(Store):
         return cls(Path(system.path_data) if system.path_data else data, system.coordinator.max_block, policies)
 
     def claim(self, run: Path) -> None:
-        """Note in the folders of the store that they belong to a run, unless they are in the folder of the run.
-
-        Args:
-            run: Folder of the run.
+        """Note in the folders of the store that they belong to the run in a folder, unless they are inside it.
 
         Raises:
             ValueError: If they belong to another run, whose blocks this one would delete.
@@ -79,7 +75,13 @@ class FileStore(Store):
             if folder.is_relative_to(run):
                 continue
             file = folder / OWNER
-            _create(file, str(run))
+            with suppress(FileExistsError), file.open("x") as new:
+                try:
+                    new.write(str(run))
+                    new.flush()
+                except OSError:  # the disk is full
+                    file.unlink()
+                    raise
             if (owner := file.read_text()) != str(run):
                 raise ValueError(
                     f"system.path_data and path_policy must be folders of this run alone, but {str(folder)!r} belongs "
@@ -88,8 +90,8 @@ class FileStore(Store):
 
     def clear(self) -> None:
         """Delete all blocks, and what :meth:`claim` has written."""
-        for kind in KINDS:
-            shutil.rmtree(self._home(kind) / kind, ignore_errors=True)
+        for kind_folder in self._folders.values():
+            shutil.rmtree(kind_folder, ignore_errors=True)
         for folder in (self.folder, self.policy_folder):
             (folder / OWNER).unlink(missing_ok=True)
 
@@ -130,27 +132,28 @@ class FileStore(Store):
             raise Refusal(404, f"there is no {os.path.basename(source)}") from error
 
     def sweep(self, max_age: float, kinds: Iterable[Kind] = ("batch", "priority")) -> int:
-        """Delete old blocks that were not read, and incomplete files of processes that died.
+        """Delete old blocks that were not read, and incomplete files of processes that died; return their number.
 
         Args:
             max_age: Seconds since a file was last written; the clocks of this machine and the disk may differ a little.
             kinds: Kinds of the blocks to delete; incomplete files of every kind are deleted.
-
-        Returns:
-            Number of deleted files.
         """
         require(max_age >= 0, "max_age", ">= 0 seconds", max_age)
         oldest = time.time() - max_age
         found = [file for kind in KINDS for file in Path(self._directory(kind)).glob(f".*{SUFFIX}.tmp")]
         found += [file for kind in kinds for file in Path(self._directory(kind)).glob(f"*{SUFFIX}")]
-        return sum(_delete_if_older(file, oldest) for file in found)
+        deleted = 0
+        for file in found:
+            with suppress(FileNotFoundError):  # its reader has deleted it at the same time
+                if file.lstat().st_mtime <= oldest:
+                    file.unlink()
+                    deleted += 1
+        return deleted
 
     def names(self, kind: Kind) -> list[str]:
         """Return the names in the handles of all blocks of a kind."""
-        files = os.listdir(self._directory(kind))
-        return [
-            file[: -len(SUFFIX)] for file in files if file.endswith(SUFFIX) and NAME.fullmatch(file[: -len(SUFFIX)])
-        ]
+        names = (file[: -len(SUFFIX)] for file in os.listdir(self._directory(kind)) if file.endswith(SUFFIX))
+        return [name for name in names if NAME.fullmatch(name)]
 
     def mark(self) -> str:
         """Make an empty file that shows other machines that they have the same folder, and return its name.
@@ -163,9 +166,6 @@ class FileStore(Store):
         (self.folder / name).touch()
         return name
 
-    def _home(self, kind: str) -> Path:
-        return self.policy_folder if kind == "policy" else self.folder
-
     def _directory(self, kind: str) -> str:
         """Return the directory of a kind, after checking that it was not replaced by a symbolic link."""
         directory = self._folders[kind]
@@ -174,21 +174,8 @@ class FileStore(Store):
         return directory
 
     def _file(self, handle: Any) -> str:
-        """Return the path of a handle's file, as text because the coordinator makes thousands of them each second.
-
-        Raises:
-            Refusal: If the handle is malformed (400), or contains a path (403).
-        """
-        if not isinstance(handle, Mapping) or handle.keys() != {"kind", "name"}:
-            raise Refusal(400, f"a handle must have a kind and a name, got {_short(handle)}")
-        kind, name = handle["kind"], handle["name"]
-        for part in (kind, name):
-            if isinstance(part, str) and PATH.search(part):
-                raise Refusal(403, f"a handle must not contain a path, got {_short(part)}")
-        if kind not in KINDS:
-            raise Refusal(400, f"kind must be one of {KINDS}, got {_short(kind)}")
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise Refusal(400, f"name must be 32 hexadecimal digits, got {_short(name)}")
+        """Return the path of a handle's file, as text because the coordinator makes thousands of them each second."""
+        kind, name = check_handle(handle)
         return f"{self._directory(kind)}/{name}{SUFFIX}"
 
 
@@ -256,37 +243,20 @@ class UnannouncedData:
             was_suspended = now - self._swept_at > self._max_age / 2  # so that no message could be received
             self._since = {block: now if was_suspended else self._since.get(block, now) for block in blocks}
             self._swept_at = now
-        return stale + sum(self._delete_if_old(block, now) for block in blocks)
-
-    def _delete_if_old(self, block: _Block, now: float) -> bool:
-        with self._lock:  # once for each block, so that a message waits for one deletion at most
-            is_old = block not in self._held and now - self._since[block] >= self._max_age
-            if is_old:
-                self._store.delete({"kind": block[0], "name": block[1]})
-            return is_old
+        for block in blocks:
+            with self._lock:  # once for each block, so that a message waits for one deletion at most
+                if block not in self._held and now - self._since[block] >= self._max_age:
+                    self._store.delete({"kind": block[0], "name": block[1]})
+                    stale += 1
+        return stale
 
 
 _Block = tuple[str, str]  # kind and name of a block
 
 
-def _create(file: Path, text: str) -> None:
-    """Write a new file, which is removed if the disk is full; leave an existing one as it is."""
-    with suppress(FileExistsError), file.open("x") as new:
-        try:
-            new.write(text)
-            new.flush()
-        except OSError:
-            file.unlink()
-            raise
-
-
 def is_marked(folder: Path, mark: str) -> bool:
     """Return whether a folder contains the file that :meth:`FileStore.mark` has made."""
     return MARK.fullmatch(mark) is not None and (folder / mark).is_file()
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:100]
 
 
 def _move(source: str, file: Path) -> None:
@@ -298,13 +268,3 @@ def _move(source: str, file: Path) -> None:
         with replacing(file) as temporary:
             shutil.copyfile(source, temporary)
         os.unlink(source)
-
-
-def _delete_if_older(file: Path, oldest: float) -> bool:
-    try:
-        if file.lstat().st_mtime > oldest:
-            return False
-        file.unlink()
-    except FileNotFoundError:  # its reader has deleted it at the same time
-        return False
-    return True

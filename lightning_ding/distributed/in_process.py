@@ -20,10 +20,10 @@ from lightning_ding.distributed.transport import (
     Channel,
     Handler,
     Kind,
-    LeaseLostError,
     Message,
     Refusal,
     Store,
+    refusal_of,
 )
 
 
@@ -89,9 +89,7 @@ class InProcessChannel(Channel):
         try:
             answer = self._handler(name, _through_json(message or {}))
         except Refusal as refusal:
-            if refusal.status == 409:
-                raise LeaseLostError(refusal.reason) from refusal
-            raise
+            raise refusal_of(refusal.status, refusal.reason) from refusal
         return _through_json(answer)
 
     @override

@@ -69,9 +69,10 @@ def fetch_weights(
     Raises:
         LeaseLostError: If another worker has the task now.
     """
-    known = _weights_in(newest or {}, policy_id)
-    if known is not None and known["serial"] != serial and (found := _read(worker, known)) is not None:
-        return found
+    if newest is not None and (handle := newest.get("weights", {}).get(policy_id)) is not None:
+        known = {"serial": newest["policy"][policy_id], "policy_version": newest["policy_version"][policy_id]}
+        if known["serial"] != serial and (found := _read(worker, {"handle": handle, **known})) is not None:
+            return found
     try:
         answer = worker.call("get_policy", policy_id=policy_id, serial=serial)
     except Refusal as refusal:
@@ -79,15 +80,6 @@ def fetch_weights(
             raise
         return None  # nothing is published yet
     return None if answer["handle"] is None else _read(worker, answer)
-
-
-def _weights_in(answer: Message, policy_id: str) -> Message | None:
-    """Return what an answer to a message with data contains about newer weights of a policy; None for nothing."""
-    handle = answer.get("weights", {}).get(policy_id)
-    if handle is None:
-        return None
-    serial, policy_version = answer["policy"][policy_id], answer["policy_version"][policy_id]
-    return {"handle": handle, "serial": serial, "policy_version": policy_version}
 
 
 def _read(worker: CommWorker, answer: Message) -> dict[str, Any] | None:
@@ -130,11 +122,7 @@ class PolicyWeights:
         self._updated_at = time.monotonic()
 
     def wait_for_first(self, tick: Callable[[], None], timeout: float = FIRST_WEIGHTS) -> None:
-        """Wait for the first weights and load them.
-
-        Args:
-            tick: Function that is called between two requests.
-            timeout: Longest time to wait, in seconds.
+        """Wait for the first weights, with a ``tick`` between two requests, and load them.
 
         Raises:
             TimeoutError: If there are no weights after ``timeout`` seconds.
@@ -151,11 +139,7 @@ class PolicyWeights:
             time.sleep(min(max(PAUSE, GROWTH * waited), LONGEST_PAUSE))
 
     def renew(self, serials: Mapping[str, int]) -> None:
-        """Load newer weights, if there are any and the last update is long enough ago.
-
-        Args:
-            serials: Serial number of the newest publication of each policy, from the coordinator's answer.
-        """
+        """Load newer weights, if there are any among the serial numbers and the last update is long enough ago."""
         is_time = time.monotonic() - self._updated_at >= self._update_second
         if self._is_renewed and is_time and serials.get(self.path, -1) > self._serial:
             self.update()

@@ -9,14 +9,23 @@ It is registered by one line in ``TRANSPORTS``; a config may also give its dotte
 
 from __future__ import annotations
 
+import logging
+import random
+import re
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from lightning_ding.config import nearest
+from typing_extensions import override
+
+from lightning_ding.config import nearest, require
 from lightning_ding.distributed.config import ParallelConfig
+
+logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 Role = Literal["collector", "learner"]
@@ -43,6 +52,9 @@ ANSWERED_AT_ONCE = 40
 
 DISK_WAIT = 1.0
 """Seconds between two attempts to write to a full disk."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two attempts to send a message
+NAME = re.compile(r"[0-9a-f]{32}")  # of a block
+PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have
 
 ADDRESS_FILE = "coordinator.json"
 """File in the folder of the run that holds the address of the coordinator, see :attr:`Server.address`."""
@@ -77,8 +89,17 @@ class LeaseLostError(Refusal):
         super().__init__(409, reason)
 
 
+def refusal_of(status: int, reason: str) -> Refusal:
+    """Return the error for an answer that refuses a message."""
+    return LeaseLostError(reason) if status == 409 else Refusal(status, reason)
+
+
 class CoordinatorGoneError(Exception):
     """The coordinator could not be reached for as long as the config allows."""
+
+
+class NoAnswerError(Exception):
+    """There was no answer from a coordinator; a later attempt may succeed."""
 
 
 class Block(NamedTuple):
@@ -87,6 +108,25 @@ class Block(NamedTuple):
     tensors: dict[str, Any]
     """A nested dict of CPU tensors."""
     metadata: dict[str, str]
+
+
+def check_handle(handle: Any) -> tuple[Kind, str]:
+    """Return the kind and the name of a block from its handle.
+
+    Raises:
+        Refusal: If the handle is malformed (400), or contains a path (403).
+    """
+    if not isinstance(handle, Mapping) or handle.keys() != {"kind", "name"}:
+        raise Refusal(400, f"a handle must have a kind and a name, got {repr(handle)[:100]}")
+    kind, name = handle["kind"], handle["name"]
+    for part in (kind, name):
+        if isinstance(part, str) and PATH.search(part):
+            raise Refusal(403, f"a handle must not contain a path, got {repr(part)[:100]}")
+    if kind not in KINDS:
+        raise Refusal(400, f"kind must be one of {KINDS}, got {repr(kind)[:100]}")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Refusal(400, f"name must be 32 hexadecimal digits, got {repr(name)[:100]}")
+    return kind, name
 
 
 class Store(ABC):
@@ -156,6 +196,56 @@ class Channel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connections."""
+
+
+class RetryingChannel(Channel):
+    """A channel that sends a message again, with growing pauses, while there is no answer.
+
+    A message without an answer may have arrived, so the coordinator may receive it twice; ids and numbers in the
+    message show that it is the same.
+
+    Args:
+        reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer, > 0.
+        coordinator: Description of the coordinator for the error, such as ``" from 10.0.0.1"``.
+    """
+
+    failures: ClassVar[tuple[type[Exception], ...]] = (NoAnswerError,)
+    """Errors after which a message is sent again."""
+
+    def __init__(self, reconnect_timeout: float, coordinator: str = "") -> None:
+        require(reconnect_timeout > 0, "reconnect_timeout", "> 0 seconds", reconnect_timeout)
+        self.reconnect_timeout = reconnect_timeout
+        self._coordinator = coordinator
+        self._has_answered = False
+        self._closed = threading.Event()
+
+    @override
+    def call(self, name: str, message: Message | None = None) -> Message:
+        end, pause = time.monotonic() + self.reconnect_timeout, FIRST_PAUSE
+        while not self._closed.is_set():
+            try:
+                return self._send(name, message or {}, end - time.monotonic())
+            except self.failures as error:
+                self._forget_connection()
+                left = end - time.monotonic()
+                if left <= 0:
+                    reason = f"no answer to {name!r}{self._coordinator} in {self.reconnect_timeout:g} s: {error}"
+                    raise CoordinatorGoneError(reason) from error
+                if pause == FIRST_PAUSE:
+                    # a coordinator may start later than its workers
+                    level = logging.WARNING if self._has_answered else logging.INFO
+                    logger.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
+            self._closed.wait(min(left, pause * random.uniform(0.5, 1.0)))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        raise CoordinatorGoneError(f"the channel was closed, so {name!r} got no answer")
+
+    @abstractmethod
+    def _send(self, name: str, message: Message, left: float) -> Message:
+        """Send a message once, with ``left`` seconds for the answer."""
+
+    @abstractmethod
+    def _forget_connection(self) -> None:
+        """Make the next message of this thread use a new connection."""
 
 
 Handler = Callable[[str, Message], Message]

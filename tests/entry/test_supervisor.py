@@ -16,7 +16,7 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.folder import database_of
+from lightning_ding.distributed.coordinator.folder import PARTS_OF_STATE, database_of
 from lightning_ding.distributed.coordinator.resume import limits_of
 from lightning_ding.distributed.flask_fs.auth import read_token
 from lightning_ding.entry import supervisor, supervisor as child
@@ -47,8 +47,8 @@ def run(folder: Path, restarts: int = 2, resume: bool = False, **plan: list[Any]
 def write_state(folder: Path, end: dict[str, Any] | None = None) -> None:
     """Write the state of a run; with the record of its end, that of a finished one."""
     (folder / "coordinator").mkdir(parents=True)
-    state: dict[str, Any] = {"scheduler": {}, "results": {}, "buffers": {}, "fixed": {}, "finished": end}
-    database_of(folder).write({("state", name): value for name, value in state.items()})
+    state: dict[str, Any] = {name: {} for name in PARTS_OF_STATE}
+    database_of(folder).write({("state", name): value for name, value in {**state, "finished": end}.items()})
 
 
 def starts(folder: Path, role: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files that an older version wrote, and which this version loads; ``make.py`` wrote them with commit 1f2321f.
+"""Files that older versions wrote, and which this version loads; ``make.py`` says with which commits.
 
 On the machine that wrote them, a continued run has to end with the same bits. Elsewhere the last bits of a sum differ.
 """

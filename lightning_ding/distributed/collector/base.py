@@ -150,9 +150,15 @@ class BaseParallelCollector:
         mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
         assert self._functions is not None
         self._weights.append(PolicyWeights(path, self._functions[0], mode, config.update_policy_second, is_renewed))
-        step = "forward" if config.eval_flag else "process_transition"
         self.policy, self.env_manager = self.policy or mode, self._env
-        return mode._replace(**{step: self._ticking(getattr(mode, step))})
+        step = "forward" if config.eval_flag else "process_transition"
+        function = getattr(mode, step)
+
+        def tick_and_call(*args: Any, **kwargs: Any) -> Any:
+            self._tick()
+            return function(*args, **kwargs)
+
+        return mode._replace(**{step: tick_and_call})
 
     # ------------------------------------------------------------------ start and end
 
@@ -221,8 +227,8 @@ class BaseParallelCollector:
     def _collect(self) -> None:
         nothing: Message = {"returns": [], "lengths": [], "dropped_episodes": []}
         answer = self._send(None, nothing, 0.0)  # the answer contains the first settings
-        messages = 0
-        while not (self._end_flag or answer["close"] or self._is_enough()):
+        messages, enough = 0, math.inf if self.config.n_episode is None else self.config.n_episode
+        while not (self._end_flag or answer["close"] or self._counts()[1] >= enough):
             for weights in self._weights:
                 weights.renew(answer["policy"])
             self._apply_settings()
@@ -243,12 +249,7 @@ class BaseParallelCollector:
                 logger.info("%d messages, policy version %d: %s", messages, self.policy_version, summary)
 
     def _apply_settings(self) -> bool:
-        """Make the settings of envs that came with the weights of the main player; return whether any was new.
-
-        Raises:
-            ValueError: If these envs cannot have a setting.
-            AttributeError: If the envs have no such attribute.
-        """
+        """Make the settings of envs that came with the weights of the main player; return whether any was new."""
         text = self._weights[0].env_settings if self._weights else ""
         if text == self._settings_text:
             return False
@@ -283,22 +284,10 @@ class BaseParallelCollector:
         """Return the env steps and the episodes since the start of the task."""
         return self._collector.envstep, self._collector.episode
 
-    def _is_enough(self) -> bool:
-        return self.config.n_episode is not None and self._counts()[1] >= self.config.n_episode
-
     def _tick(self) -> None:
         self.tick()
         if self._end_flag:
             raise _ClosedError
-
-    def _ticking(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls ``tick`` before ``function``."""
-
-        def tick_and_call(*args: Any, **kwargs: Any) -> Any:
-            self._tick()
-            return function(*args, **kwargs)
-
-        return tick_and_call
 
 
 class _ClosedError(Exception):
@@ -341,14 +330,7 @@ class TaskStatistics:
         self._returns.extend(returns)
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """Return counts, averages per episode, and mean and standard deviation of the returns.
-
-        Args:
-            seconds: Duration of the task.
-
-        Returns:
-            Builtins; mean and standard deviation are None without an episode.
-        """
+        """Return counts, averages per episode, and mean and deviation of the returns, None without an episode."""
         episodes = max(1, self.episode)
         known = self.episode > 0
         _, mean, m2 = self._moments

@@ -50,7 +50,11 @@ class MarineParallelCollector(BaseParallelCollector):
         for name in ("wrappers", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"):
             given = getattr(config.env, name)
             require(not given, f"env.{name}", "empty in games", given)
-        self._env = env = self._make_env(seeds[0])
+        num_envs = config.env.evaluator_env_num if config.eval_flag else config.env.collector_env_num
+        max_faults = MAX_FAULTS if config.env_fault == "drop" else 0
+        self._env = env = PettingZooVectorEnv(
+            find_game(config.env), num_envs, rotate_seats=True, seed=seeds[0], max_faults=max_faults
+        )
         paths, flags = list(config.policy_update_path), list(config.policy_update_flag)
         if len(paths) == 1:
             paths, flags = [*paths, RANDOM], [*flags, False]
@@ -76,13 +80,6 @@ class MarineParallelCollector(BaseParallelCollector):
     def _own_returns(self, returns: Any) -> list[float]:
         self._count_results(returns[0])
         return list(returns[0])
-
-    def _make_env(self, seed: np.random.SeedSequence) -> PettingZooVectorEnv:
-        config = self.config
-        num_envs = config.env.evaluator_env_num if config.eval_flag else config.env.collector_env_num
-        make = find_game(config.env)
-        max_faults = MAX_FAULTS if config.env_fault == "drop" else 0
-        return PettingZooVectorEnv(make, num_envs, rotate_seats=True, seed=seed, max_faults=max_faults)
 
     def _make_player(self, path: str, learns: bool, seed: np.random.SeedSequence) -> Any:
         """Return the mode of a player, and register the weights that it needs."""

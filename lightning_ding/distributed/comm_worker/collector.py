@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 import torch
 from typing_extensions import override
 
-from lightning_ding.config import ConfigLike
 from lightning_ding.distributed.collector.base import BaseParallelCollector, create_parallel_collector
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.comm_worker.role import CommRole
-from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.published_weights import fetch_weights
-from lightning_ding.distributed.transport import DISK_WAIT, Channel, Message, Refusal, Role
+from lightning_ding.distributed.transport import DISK_WAIT, Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +29,6 @@ class CommCollector(CommRole):
     on_stall: Callable[[float], None] | None = None
     """Function that is called with the seconds without progress once the task is lost; None calls nothing."""
     _collector: BaseParallelCollector | None = None
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        super().__init__(cfg, channel, host=host, port=port)
-        self._begin_task()
 
     def _begin_task(self) -> None:
         self._seq, self._waited = 0, 0.0
@@ -80,23 +67,13 @@ class CommCollector(CommRole):
             self._collector = None
 
     def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """Return the collector for a task, with the functions of this worker.
-
-        Args:
-            task_info: Contents of the task, with ``collector_cfg``.
-
-        Raises:
-            KeyError: If its type is not registered.
-            ValueError: If a key is unknown or a value out of range.
-        """
+        """Return the collector for a task, with the functions of this worker."""
         collector = create_parallel_collector(task_info["collector_cfg"])
         collector.get_policy_update_info, collector.ask = self.fetch, self.ask
         collector.send_stepdata, collector.send_metadata = self.store, self.send
         collector.tick = lambda: self._connected().tick()
         collector.is_attached = True
         return collector
-
-    # ------------------------------------------------------------------ functions of the parallel collector
 
     def fetch(self, policy_id: str, serial: int = -1) -> Message | None:
         """Return the newest weights of a policy, see :func:`fetch_weights`."""
@@ -106,10 +83,7 @@ class CommCollector(CommRole):
         return found
 
     def store(self, data: Any) -> Any:
-        """Store transitions and return their handle; wait while there is no space for them.
-
-        Args:
-            data: Nested dict of tensors, leading axis of transitions.
+        """Store a nested dict of transitions and return its handle; wait while there is no space for it.
 
         Raises:
             LeaseLostError: If another worker got the task during the wait.

@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.distributed.coordinator.schema import IDS, name_of as name_of_type
+from lightning_ding.distributed.coordinator.schema import described
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import create_policy
 from lightning_ding.worker import SampleSerialCollector
@@ -32,13 +32,7 @@ MASK = "action_mask"
 
 
 class ColumnAnnouncer(Callback):
-    """Pass the columns of the run to a function, before the first weights are published.
-
-    Args:
-        policy: ``type`` and config of the policy.
-        send_columns: Function that gets the message: ``columns`` and ``is_whole``.
-        is_game: Whether transitions come from games of several players.
-    """
+    """Pass the columns of the run to a function, before the first weights are published; see :func:`columns_of`."""
 
     def __init__(
         self, policy: Mapping[str, Any], send_columns: Callable[[dict[str, Any]], None], is_game: bool = False
@@ -62,21 +56,14 @@ def columns_of(
     """Return the columns of a policy's transitions as a message: ``columns``, forms by flat names, and ``is_whole``.
 
     If the policy cannot make a transition of this env, for example because it reads an entry of ``info``, only the
-    observations are announced, and ``is_whole`` is false.
-
-    Args:
-        policy: ``type`` and config of the policy.
-        obs_space: Observation space of one env.
-        action_space: Action space of one env.
-        is_game: Whether transitions come from games of several players, which have a column ``player``.
+    observations are announced, and ``is_whole`` is false. Games of several players have a column ``player``.
     """
     found = {**forms_of(obs_space, "obs"), **forms_of(obs_space, "next_obs")}
     try:
-        transition = nested.flatten(_transition(policy, obs_space, action_space))
+        leaves = described(_transition(policy, obs_space, action_space)).state_dict()["columns"]
     except Exception as error:
         logger.warning("only the observations are announced, as the policy needs a real env: %r", error)
         return {"columns": found, "is_whole": False}
-    leaves = {name: _form(leaf) for name, leaf in transition.items() if name not in IDS}
     if is_game:
         leaves["player"] = {"type": "int64", "shape": [], "least": [], "largest": []}
     for name, form in {**found, **forms_of(action_space, "action", 0)}.items():
@@ -88,10 +75,7 @@ def columns_of(
 def forms_of(space: spaces.Space[Any], name: str, start: int | None = None) -> dict[str, Form]:
     """Return the forms of the leaves of a space, by flat names that begin with ``name``.
 
-    Args:
-        space: The space.
-        name: Name of the entry of a transition.
-        start: Smallest value of a discrete space; None means that of the space.
+    ``start`` replaces the smallest value of a discrete space.
 
     Example:
         >>> forms_of(spaces.Dict({"x": spaces.Discrete(3)}), "obs")
@@ -117,11 +101,6 @@ def _limits(space: spaces.Space[Any], start: int | None) -> dict[str, list[int]]
         starts = np.asarray(space.start) if start is None else np.full_like(space.nvec, start)
         return {"least": starts.ravel().tolist(), "largest": (starts + space.nvec - 1).ravel().tolist()}
     return {"least": [], "largest": []}
-
-
-def _form(leaf: Any) -> Form:
-    tensor = torch.as_tensor(leaf)
-    return {"type": name_of_type(tensor.dtype), "shape": list(tensor.shape[1:]), "least": [], "largest": []}
 
 
 def _transition(policy: Mapping[str, Any], obs_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Any:

@@ -49,10 +49,13 @@ class CommLearner(CommRole):
 
     @override
     def _do_tasks(self, worker: CommWorker) -> int:
-        self._ranks, self._requests = RankZero(), itertools.count()
+        self._requests = itertools.count()
         if global_rank() > 0:
-            return self._take_part(worker)
-        self._ranks.open()
+            for worker_id, task in tasks_of_rank_zero():  # under its worker id
+                worker.worker_id, worker.task = worker_id, task
+                self._run_learner(self._create_learner(task.task_info))
+            return 0
+        self._ranks = RankZero()
         try:
             return worker.run(self._work)
         finally:
@@ -62,8 +65,6 @@ class CommLearner(CommRole):
     def _stop(self) -> None:
         if self.learner is not None:
             self.learner.close()
-
-    # ------------------------------------------------------------------ a task
 
     def _work(self, task: AssignedTask) -> None:
         """Do a task and report its end.
@@ -92,13 +93,6 @@ class CommLearner(CommRole):
         done = {"learner_step": learner.train_iter, "learner_done": True, "results": getattr(learner, "results", {})}
         worker.call("learner_close_task", info=done)
 
-    def _take_part(self, worker: CommWorker) -> int:
-        """Do the tasks of rank zero together with it, under its worker id; called on all other ranks."""
-        for worker_id, task in tasks_of_rank_zero():
-            worker.worker_id, worker.task = worker_id, task
-            self._run_learner(self._create_learner(task.task_info))
-        return 0
-
     def _run_learner(self, learner: Any) -> None:
         """Run a learner until its task is over."""
         learner.start()
@@ -118,11 +112,7 @@ class CommLearner(CommRole):
         sender.join(RELEASE_TIMEOUT)
 
     def _create_learner(self, task_info: Mapping[str, Any]) -> Any:
-        """Return the :class:`RemoteLearner` of a task.
-
-        Raises:
-            ValueError: If the task cannot be done, for example because a distributed run cannot train the policy.
-        """
+        """Return the :class:`RemoteLearner` of a task."""
         self._task = task = LearningTask.read(task_info)
         is_game = self.config.system.collector.type == "marine"
         announcer = ColumnAnnouncer(task.policy, self.send_columns, is_game)
@@ -136,8 +126,6 @@ class CommLearner(CommRole):
         """Return the callbacks of the Trainer that send weights, progress and priorities to the coordinator."""
         every = self._task.learner.send_policy_freq
         return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
-
-    # ------------------------------------------------------------------ messages
 
     def send_columns(self, columns: Mapping[str, Any]) -> None:
         """Announce the columns of transitions, against which the coordinator holds all blocks of collectors.

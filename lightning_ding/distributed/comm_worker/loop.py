@@ -164,9 +164,7 @@ class CommWorker:
     def next_task(self) -> AssignedTask | None:
         """Wait for a task and return it; None if the run is over or :meth:`leave` was called.
 
-        Raises:
-            Refusal: If the coordinator refuses this worker.
-            CoordinatorGoneError: If the coordinator could not be reached for too long.
+        Raises as :meth:`connect`.
         """
         self.task = None
         while not self._is_leaving:
@@ -239,15 +237,12 @@ class CommWorker:
             raise
         except Exception as error:
             logger.exception("%s failed in the task %s", self.role, task.task_id)
-            self._report(error)
+            try:
+                self.call("fail", error=report_of(error))
+            except Refusal as refusal:  # for example because another worker has the task now
+                logger.info("the coordinator refuses the report of the failure: %s", refusal)
         finally:
             self.on_close = None
-
-    def _report(self, error: Exception) -> None:
-        try:
-            self.call("fail", error=report_of(error))
-        except Refusal as refusal:  # for example because another worker has the task now
-            logger.info("the coordinator refuses the report of the failure: %s", refusal)
 
     def _disconnect(self) -> None:
         try:
@@ -281,11 +276,7 @@ class CommWorker:
                     self.on_stall(silence)
 
     def _next_beat(self, previous: float) -> float:
-        """Return the time of the next heartbeat.
-
-        Args:
-            previous: Time of the previous one, which may have been lost.
-        """
+        """Return the time of the next heartbeat after a previous one, which may have been lost."""
         return max(self._renewed_at + FIRST_BEAT * self._lease, previous + NEXT_BEAT * self._lease)
 
     def _beat_once(self, task: AssignedTask | None) -> bool:

@@ -30,22 +30,14 @@ STORE_TIMEOUT = timedelta(seconds=60)
 
 
 def open_store(host: str) -> Any:
-    """Return a store in this process, which takes the place of torchrun's; its attribute ``port`` is where it listens.
-
-    Args:
-        host: Address of this machine that the other ranks can reach.
-    """
+    """Return a store in this process, in place of torchrun's, at a host that other ranks can reach and its ``port``."""
     return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)  # type: ignore[attr-defined]
 
 
 def environment_of_rank(rank: int, ranks: int, host: str, port: int) -> dict[str, str]:
     """Return the environment in which torchrun would start a rank that is the only one on its machine.
 
-    Args:
-        rank: Index of the rank, in [0, ranks).
-        ranks: Number of ranks.
-        host: Address of the store of :func:`open_store`.
-        port: Its port.
+    Host and port are those of the store of :func:`open_store`.
 
     Example:
         >>> found = environment_of_rank(1, 2, "10.0.0.1", 29500)
@@ -68,26 +60,17 @@ def global_rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
-def global_world_size() -> int:
-    """Return the number of ranks from the environment of this process; 1 if it was not started as a rank."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 class RankZero:
-    """Shares the tasks of rank zero with the other ranks."""
+    """Shares the tasks of rank zero with the other ranks, through torchrun's store if there is one."""
 
     def __init__(self) -> None:
-        self._store: Any = None
+        self._store = _torchrun_store()
         self._tasks = 0
 
     @property
     def are_started_elsewhere(self) -> bool:
         """Whether torchrun or Ray has started the other ranks."""
         return self._store is not None
-
-    def open(self) -> None:
-        """Connect to torchrun's store, if torchrun has started this process."""
-        self._store = _torchrun_store()
 
     def share(self, worker_id: str, task: AssignedTask) -> None:
         """Make the other ranks do a task together with this one; ranks that start later find it, too."""

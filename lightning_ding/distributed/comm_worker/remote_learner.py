@@ -113,8 +113,6 @@ class RemoteLearner(BaseLearner):
         super().close()
         self.datamodule.request_cancel(True)
 
-    # ------------------------------------------------------------------ parts
-
     def _make_data(self, comm_learner: DataSource, is_game: bool) -> RemoteReplayDataModule:
         main, learner = self.task.main, self.task.learner
         env, validates = main.env, learner.validate

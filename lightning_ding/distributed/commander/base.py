@@ -121,12 +121,7 @@ class BaseParallelCommander(ABC):
         return f"{kind}_{self._task_number}"
 
     def _collector_task(
-        self,
-        buffer_id: str,
-        paths: list[str],
-        flags: list[bool],
-        n_episode: int | None = None,
-        evaluates: bool = False,
+        self, buffer_id: str, paths: list[str], flags: list[bool], n_episode: int | None = None, evaluates: bool = False
     ) -> TaskInfo:
         """Return a task for a collector, the main player's path first; its seed depends on the number of the task."""
         task_id = self._next_task_id("evaluator_task" if evaluates else "collector_task")

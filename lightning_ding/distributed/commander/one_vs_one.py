@@ -43,8 +43,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         self._reached = False
         self._beaten = False
 
-    # ------------------------------------------------------------------ tasks
-
     @override
     def _collecting_task(self, policy_id: str, buffer_id: str) -> TaskInfo:
         kind, former = self.league.draw()
@@ -69,8 +67,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         super().wants_snapshot(policy_id, policy_version)
         return self.league.add(policy_id, policy_version) if policy_id == self._policy_id else None
 
-    # ------------------------------------------------------------------ ends of tasks
-
     @override
     def finish(self, role: Role, task: TaskInfo, info: Mapping[str, Any]) -> bool:
         if "result" in info:
@@ -86,8 +82,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
             games = result["wins"] + result["draws"] + result["losses"]
             self._beaten = result["wins"] >= self.league.config.win_rate * games
         return self._reached and self._beaten
-
-    # ------------------------------------------------------------------ state
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -118,12 +112,7 @@ Kind = Literal["itself", "random", "former"]
 
 
 class League:
-    """The former selves of one player, its win rates against them, and the choice of its next opponent.
-
-    Args:
-        cfg: Config of the league.
-        seed: Seed for drawing opponents.
-    """
+    """The former selves of one player, its win rates against them, and the choice of its next opponent."""
 
     def __init__(self, cfg: LeagueConfig, seed: int = 0) -> None:
         self.config = cfg
@@ -165,27 +154,14 @@ class League:
         return "former", str(rng.choice(list(weights), p=list(weights.values())))
 
     def record(self, player: str, result: Mapping[str, int]) -> None:
-        """Record games against a former self. Games against a removed former self are ignored.
-
-        Args:
-            player: Policy id of the former self.
-            result: ``wins``, ``draws`` and ``losses`` of the main player.
-        """
+        """Record ``wins``, ``draws`` and ``losses`` against a former self; those against a removed one are ignored."""
         if player in self._games:
             wins, games = self._games[player]
             new_wins, new_games = result["wins"], result["wins"] + result["draws"] + result["losses"]
             self._games[player] = [MEMORY * wins + new_wins, MEMORY * games + new_games]
 
     def add(self, main_player: str, policy_version: int) -> str | None:
-        """Add newly published weights as a former self, if the last one is old enough.
-
-        Args:
-            main_player: Policy id of the weights.
-            policy_version: Number of updates that produced the weights.
-
-        Returns:
-            The policy id of the new former self; None if there is none.
-        """
+        """Add published weights as a former self if the last one is old enough, and return its policy id, else None."""
         if policy_version < self._snapshot_policy_version + self.config.snapshot_interval:
             return None
         self._snapshot_policy_version = policy_version

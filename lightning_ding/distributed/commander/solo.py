@@ -51,16 +51,16 @@ class SoloParallelCommander(BaseParallelCommander):
         self._policy_version = 0
         self._evaluated_at = time.monotonic()
 
-    # ------------------------------------------------------------------ tasks
-
     @override
     def next_task(self, role: Role, tasks: Collection[TaskInfo], has_room: bool) -> TaskInfo | None:
         if role == "learner":
             return self._next_learner_task() if has_room else None
         if self._policy_id is None or self._buffer_id is None:
             return None
-        if self._evaluation_is_due() and not any(map(evaluates, tasks)):
-            self._evaluated_at = time.monotonic()
+        interval, now = self.config.system.coordinator.commander.eval_interval, time.monotonic()
+        is_due = interval is not None and self._policy_version > 0 and now - self._evaluated_at >= interval
+        if is_due and not any(map(evaluates, tasks)):
+            self._evaluated_at = now
             return self._evaluation_task(self._policy_id, self._buffer_id)
         return self._collecting_task(self._policy_id, self._buffer_id) if has_room else None
 
@@ -73,8 +73,6 @@ class SoloParallelCommander(BaseParallelCommander):
         if policy_id == self._policy_id:
             self._policy_version = max(self._policy_version, policy_version)
         return None
-
-    # ------------------------------------------------------------------ ends of tasks
 
     @override
     def finish(self, role: Role, task: TaskInfo, info: Mapping[str, Any]) -> bool:
@@ -92,8 +90,6 @@ class SoloParallelCommander(BaseParallelCommander):
             interval = self.config.system.coordinator.commander.eval_interval or 0.0
             self._evaluated_at = time.monotonic() - max(0.0, interval - PAUSE)
 
-    # ------------------------------------------------------------------ state
-
     @override
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
@@ -110,8 +106,6 @@ class SoloParallelCommander(BaseParallelCommander):
         self._policy_version = state["newest_version"]
         self._evaluated_at = time.monotonic() - state["since_evaluation"]
 
-    # ------------------------------------------------------------------ for subclasses
-
     def _collecting_task(self, policy_id: str, buffer_id: str) -> TaskInfo:
         return self._collector_task(buffer_id, [policy_id], [True])
 
@@ -125,17 +119,9 @@ class SoloParallelCommander(BaseParallelCommander):
         reached = stop_value is not None and is_return and info["reward_mean"] >= stop_value
         return bool(reached and info["train_iter"] > 0)
 
-    # ------------------------------------------------------------------ helpers
-
     def _next_learner_task(self) -> TaskInfo:
         resume = self._policy_id is not None
         if not resume:
             name = uuid.uuid4().hex[:12]
             self._policy_id, self._buffer_id = f"policy_{name}", f"buffer_{name}"
         return self._learner_task(str(self._policy_id), str(self._buffer_id), resume)
-
-    def _evaluation_is_due(self) -> bool:
-        interval = self.config.system.coordinator.commander.eval_interval
-        if interval is None or self._policy_version <= 0:
-            return False
-        return time.monotonic() - self._evaluated_at >= interval

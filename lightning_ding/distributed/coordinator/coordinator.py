@@ -294,18 +294,12 @@ LARGEST_SHARE = 0.05  # share of the time that the function may take
 
 
 class Periodic:
-    """Calls a function regularly in a thread, and less often if the function takes long.
+    """Calls a function every so many seconds in a thread, and less often if the function takes long.
+
+    The time of ``afterwards``, which is called after it, makes the calls no rarer, as postponed work would only add up.
 
     After an ``OSError``, for example because the disk is full, the function is called again at the usual time. After
     any other error, ``on_error`` is called once and the thread ends.
-
-    Args:
-        name: Name of the thread.
-        seconds: Seconds between two calls, > 0.
-        function: Function to call.
-        on_error: Function that is called with the description of an error.
-        afterwards: Function that is called after each call of ``function``. Its time does not make the calls rarer,
-            because work that is postponed would only add up.
     """
 
     def __init__(
@@ -338,19 +332,15 @@ class Periodic:
         pause = self._seconds
         while not self._stopping.wait(pause):
             began = time.monotonic()
-            may_continue = self._call(self._function)
-            pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)
-            if not (may_continue and self._call(self._afterwards)):
+            try:
+                try:
+                    self._function()
+                finally:
+                    pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)
+                self._afterwards()
+            except OSError as error:
+                logger.error("%s: %s; trying again later", self._name, error)
+            except Exception as error:
+                logger.exception("%s failed", self._name)
+                self._on_error(f"{self._name} failed: {error!r}")
                 return
-
-    def _call(self, function: Callable[[], None]) -> bool:
-        """Call a function; return False if it failed in a way that ends the thread."""
-        try:
-            function()
-        except OSError as error:
-            logger.error("%s: %s; trying again later", self._name, error)
-        except Exception as error:
-            logger.exception("%s failed", self._name)
-            self._on_error(f"{self._name} failed: {error!r}")
-            return False
-        return True

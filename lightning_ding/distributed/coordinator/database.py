@@ -33,10 +33,9 @@ class DamagedError(ValueError):
 
 
 class Database:
-    """Records of builtins by kind and name; may be used from several threads, and by one process at a time.
+    """Records of builtins by kind and name, in a file that the first :meth:`write` makes.
 
-    Args:
-        file: The file, made by the first :meth:`write`.
+    It may be used from several threads, and by one process at a time.
     """
 
     def __init__(self, file: Path) -> None:
@@ -55,7 +54,8 @@ class Database:
         Raises:
             OSError: If the file cannot be written; then nothing has changed.
         """
-        new = [(*key, *_described(key[1], value)) for key, value in changes.items() if value is not None]
+        texts = {key: json.dumps(value) for key, value in changes.items() if value is not None}
+        new = [(*key, text, zlib.crc32(f"{key[1]} {text}".encode())) for key, text in texts.items()]
         gone = [key for key, value in changes.items() if value is None]
         with self._lock, _errors_of(self.file):
             if self._connection is None and not self.file.exists():
@@ -68,11 +68,7 @@ class Database:
                 connection.executemany(DELETE, gone)
 
     def delete_until(self, kind: str, number: int) -> None:
-        """Delete the records of a kind that have a number up to a given one.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Delete the records of a kind that have a number up to a given one."""
         with self._lock, _errors_of(self.file):
             if self._connection is not None or self.file.exists():
                 self._connected().execute("DELETE FROM records WHERE kind = ? AND name <= ?", (kind, number))
@@ -104,7 +100,8 @@ class Database:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = sqlite3.connect(self.file, self._wait, isolation_level=None, check_same_thread=False)
-            connection.text_factory = _text
+            # if a bit of a text has changed, its checksum will not fit
+            connection.text_factory = lambda content: content.decode(errors="replace")
             try:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # needs no shared memory, as on a network disk
                 connection.execute("SELECT 1 FROM records LIMIT 1").fetchall()
@@ -152,14 +149,3 @@ def _errors_of(file: Path) -> Iterator[None]:
         if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(UNKNOWN):
             raise OSError(str(error)) from error
         raise DamagedError(f"{file} is damaged, so the run cannot be resumed: {error}") from error
-
-
-def _text(content: bytes) -> str:
-    """Return a text of the file; if a bit of it has changed, its checksum will not fit."""
-    return content.decode(errors="replace")
-
-
-def _described(name: str | int, value: Any) -> tuple[str, int]:
-    """Return the text and the checksum of a record."""
-    text = json.dumps(value)
-    return text, zlib.crc32(f"{name} {text}".encode())

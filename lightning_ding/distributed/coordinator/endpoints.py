@@ -15,14 +15,6 @@ from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.messages import (
-    read_columns,
-    read_info,
-    read_metadata,
-    read_sample_options,
-    read_serials,
-    version,
-)
 from lightning_ding.distributed.transport import DISK_WAIT, ROLES, Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
@@ -36,11 +28,7 @@ GONE = 404  # status of a block that has already been read and deleted
 
 
 class Endpoint:
-    """Answers some of the messages to the coordinator.
-
-    Args:
-        run: State of the run.
-    """
+    """Answers some of the messages to the coordinator."""
 
     def __init__(self, run: RunState) -> None:
         self.run = run
@@ -67,7 +55,7 @@ class Endpoint:
     def _is_over(self, message: Message) -> bool:
         """Return whether the attempt that a message ends has already ended, because an answer was lost."""
         self.scheduler.book.renew(messages.text(message, "worker_id"))
-        return self.scheduler.book.is_over(messages.text(message, "run_id"))
+        return messages.text(message, "run_id") in self.scheduler.book.over
 
     def _finish(self, task: Task, info: Mapping[str, Any]) -> bool:
         """End a task that its info marks as done, or release it for another worker; return whether it is done."""
@@ -91,9 +79,9 @@ class WorkerEndpoint(Endpoint):
     def answer_connect(self, message: Message) -> Message:
         """Register a worker, if it has the same version as the coordinator."""
         theirs = messages.text(message, "version")
-        if theirs != version():
+        if theirs != (ours := messages.version()):
             same = "all machines need the same lightning_ding"
-            raise Refusal(426, f"the version of this run is {version()}, got {theirs[:100]}: {same}")
+            raise Refusal(426, f"the version of this run is {ours}, got {theirs[:100]}: {same}")
         role: Any = messages.text(message, "role")
         if role not in ROLES:
             raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
@@ -124,8 +112,11 @@ class WorkerEndpoint(Endpoint):
                 self._num_waiting -= 1
             if is_over or self._owners() != before:
                 self.run.changed()
-            wait = 0.0 if may_wait or task is not None else max(TASK_WAIT, self._pause())
-            return {"task": None if task is None else _about(task), "shutdown": is_over, "wait": wait}
+            if task is None:
+                wait = 0.0 if may_wait else max(TASK_WAIT, self._pause())
+                return {"task": None, "shutdown": is_over, "wait": wait}
+            about = {"task_id": task.task_id, "run_id": task.run_id, "task_info": task.info}
+            return {"task": {"name": f"{task.role}_start_task", **about}, "shutdown": is_over, "wait": 0.0}
 
     def answer_fail(self, message: Message) -> Message:
         """Take a task away from a worker that reports an error."""
@@ -168,18 +159,13 @@ class WorkerEndpoint(Endpoint):
         return (*book.workers, *((task.task_id, task.run_id, task.is_closing) for task in book.tasks.values()))
 
 
-def _about(task: Task) -> dict[str, Any]:
-    """Return a task in the form in which workers receive it."""
-    name = f"{task.role}_start_task"
-    return {"name": name, "task_id": task.task_id, "run_id": task.run_id, "task_info": task.info}
-
-
 class CollectorEndpoint(Endpoint):
     """Answers the messages of collectors."""
 
     def answer_collector_data_task(self, message: Message) -> Message:
         """Accept transitions and their metadata, which are on the disk when this returns."""
-        seq, metadata, serials = messages.whole(message, "seq"), read_metadata(message), read_serials(message)
+        seq, serials = messages.whole(message, "seq"), messages.read_serials(message)
+        metadata = messages.read_metadata(message)
         with self.run.lock:
             task = self._collecting(message)
             replay = self.run.replay(task.buffer_id)
@@ -204,7 +190,7 @@ class CollectorEndpoint(Endpoint):
 
     def answer_collector_settings(self, message: Message) -> Message:
         """Answer with the settings of a collector that has delivered its part of a rollout."""
-        serials = read_serials(message)
+        serials = messages.read_serials(message)
         with self.run.lock:
             task = self._collecting(message)
             replay, pause = self.run.replay(task.buffer_id), self._pause()
@@ -243,13 +229,9 @@ class CollectorEndpoint(Endpoint):
         return replay.holds(run_id, working, newest)
 
     def _settings(self, task: Task, replay: Replay, known: dict[str, int]) -> Message:
-        """Return the settings with which a collector continues.
+        """Return the settings with which a collector continues, and the weights that are newer than the known serials.
 
-        Args:
-            task: Its task.
-            replay: Buffer that it fills.
-            known: Serial numbers of its weights by policy id. Newer ones of these policies are part of the answer, so
-                that it need not ask for them.
+        With newer weights of these policies in the answer, the collector need not ask for them.
         """
         weights, paths = self.run.weights, task.info["collector_cfg"]["policy_update_path"]
         serials = weights.serials()
@@ -309,19 +291,21 @@ class LearnerEndpoint(Endpoint):
         return answer.result()
 
     def _answer_get_data(self, message: Message) -> Message:
-        amount = self._amount(message)
+        batch_size, num_batches = messages.whole(message, "batch_size", 1), messages.whole(message, "num_batches", 1)
+        limit = LARGEST_ROUND * self.run.settings.round_size
+        if batch_size * num_batches > limit:
+            raise Refusal(422, f"a round must have at most {limit} transitions, got {batch_size} * {num_batches}")
         train_iter, rank = messages.whole(message, "cur_learner_iter"), messages.whole(message, "rank")
-        options = read_sample_options(message, self.run.settings.sample_options)
+        options = messages.read_sample_options(message, self.run.settings.sample_options)
         with self.run.lock:
             task = self._owned(message, "learner")
             replay, newest = self.run.replay(task.buffer_id), self.run.newest(task.buffer_id)
             stops = task.is_closing
         if stops and self.scheduler.ended_by == "max_env_step":
             stops = not replay.has_rollout(newest)  # the last env steps are learned from, too
-        batch = None if stops else replay.draw(*amount, train_iter, options, newest)
-        handle = None if batch is None else self._put(batch)
+        batch = None if stops else replay.draw(batch_size, num_batches, train_iter, options, newest)
         return {
-            "data": handle,
+            "data": None if batch is None else self._put(batch),
             "wait": 0.0 if stops or batch is not None else replay.learner_wait(),
             "stop": stops,
             "progress": _progress(replay),
@@ -331,7 +315,7 @@ class LearnerEndpoint(Endpoint):
 
     def answer_learner_learn_task(self, message: Message) -> Message:
         """Pass priorities to the buffer and the progress of a learner to the commander."""
-        info = read_info(message)
+        info = messages.read_info(message)
         train_iter, priorities = info["learner_step"], messages.handle(info, "priority_info", "priority")
         info.pop("priority_info", None)
         try:
@@ -345,13 +329,21 @@ class LearnerEndpoint(Endpoint):
             if priorities is not None:
                 self._delete_refused(priorities)
             raise
-        if priorities is not None:
-            self._take_priorities(replay, priorities)
+        if priorities is None:
+            return {"progress": _progress(replay)}
+        try:
+            replay.update(self.run.store.get(priorities).tensors)
+        except Refusal as refusal:
+            if refusal.status != GONE:
+                raise
+            logger.info("these priorities have already been applied; the previous answer was lost: %s", refusal)
+        finally:
+            self.run.store.delete(priorities)
         return {"progress": _progress(replay)}
 
     def answer_learner_send_columns(self, message: Message) -> Message:
         """Hold the blocks of collectors against the columns that a learner learns from, from now on."""
-        columns = read_columns(message)
+        columns = messages.read_columns(message)
         with self.run.lock:
             buffer_id = self._owned(message, "learner").buffer_id
         self.run.announce(buffer_id, columns)  # without the lock, which must not be held during one of a buffer
@@ -380,7 +372,7 @@ class LearnerEndpoint(Endpoint):
         with self.run.lock:
             self._owned(message, "learner")
             weights, commander = self.run.weights, self.scheduler.commander
-            if not weights.is_newest(policy_id, handle):  # otherwise the answer to this message was lost
+            if weights.newer(policy_id, -1)["handle"] != handle:  # otherwise the answer to this message was lost
                 snapshot = commander.wants_snapshot(policy_id, policy_version)
                 weights.publish(policy_id, policy_version, handle, snapshot)
                 if snapshot is not None:
@@ -395,23 +387,11 @@ class LearnerEndpoint(Endpoint):
         """Record that a learner has finished or released its task."""
         with self.run.lock:
             if not self._is_over(message):
-                task, info = self._owned(message, "learner"), read_info(message)
+                task, info = self._owned(message, "learner"), messages.read_info(message)
                 self._note_info(task, info)
                 self._finish(task, info)
                 self.run.changed()
         return {}
-
-    def _amount(self, message: Message) -> tuple[int, int]:
-        """Return the requested transitions of a minibatch and minibatches of a round.
-
-        Raises:
-            Refusal: 422, if the round would be far larger than a round of the policy.
-        """
-        batch_size, num_batches = messages.whole(message, "batch_size", 1), messages.whole(message, "num_batches", 1)
-        limit = LARGEST_ROUND * self.run.settings.round_size
-        if batch_size * num_batches > limit:
-            raise Refusal(422, f"a round must have at most {limit} transitions, got {batch_size} * {num_batches}")
-        return batch_size, num_batches
 
     def _put(self, batch: dict[str, Any]) -> Any:
         """Store a round and return its handle; delete a very old one, whose learner never got the answer."""
@@ -422,16 +402,6 @@ class LearnerEndpoint(Endpoint):
         if forgotten is not None:
             self.run.store.delete(forgotten)
         return handle
-
-    def _take_priorities(self, replay: Replay, handle: Any) -> None:
-        try:
-            replay.update(self.run.store.get(handle).tensors)
-        except Refusal as refusal:
-            if refusal.status != GONE:
-                raise
-            logger.info("these priorities have already been applied; the previous answer was lost: %s", refusal)
-        finally:
-            self.run.store.delete(handle)
 
     def _delete_refused(self, handle: Any) -> None:
         """Delete the block of a refused message, unless it holds weights that an earlier copy has published."""

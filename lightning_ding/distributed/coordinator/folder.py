@@ -10,14 +10,13 @@ from typing import Any
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
-from lightning_ding.distributed.coordinator.older_files import STATE_FILE, import_older
 from lightning_ding.distributed.coordinator.resume import check_end, name_of
 
 COORDINATOR = "coordinator"
 """Folder of the coordinator's files in the folder of a run."""
 DATABASE_FILE = "run.db"
 """Database of a run, in that folder; there is one as long as the run can be resumed."""
-PARTS_OF_STATE = {"scheduler", "results", "buffers", "fixed"}
+PARTS_OF_STATE = {"scheduler", "results", "evaluations", "buffers", "fixed", "least"}
 KINDS = ("tasks", "contents")
 """Parts of the state with a record for each task: what changes, and the ``task_info``."""
 LOCK_FILE = "coordinator.lock"
@@ -58,12 +57,9 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------------- the run in a folder
-
-
 def holds_run(folder: Path) -> bool:
-    """Return whether a folder holds a run that can be resumed, also one of an earlier version."""
-    return any((folder / COORDINATOR / name).exists() for name in (DATABASE_FILE, STATE_FILE))
+    """Return whether a folder holds a run that can be resumed."""
+    return (folder / COORDINATOR / DATABASE_FILE).exists()
 
 
 def database_of(folder: Path) -> Database:
@@ -90,10 +86,7 @@ def read_state(database: Database) -> dict[str, Any]:
     is_whole = found.keys() >= PARTS_OF_STATE and kinds["tasks"].keys() == kinds["contents"].keys()
     if isinstance(why, DamagedError) or not is_whole:
         raise DamagedError(f"{database.file} is damaged, so the run cannot be resumed: {why}")
-    return {"least": {}, "finished": None, **found, **kinds}
-
-
-# ---------------------------------------------------------------------- checks before a start
+    return {"finished": None, **found, **kinds}
 
 
 def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = False) -> bool:
@@ -112,13 +105,12 @@ def check_start(config: ParallelConfig, resume: bool, may_have_learner: bool = F
             ``resume`` is true and it holds no run, or a finished one that the config would end again.
     """
     folder = Path(config.main.exp_name)
-    with locked(folder) if (folder / LOCK_FILE).exists() else nullcontext():  # two processes must not import
+    with locked(folder) if (folder / LOCK_FILE).exists() else nullcontext():
         check_folder(folder, resume, may_have_learner)
         if not holds_run(folder):
             return False
         database = database_of(folder)
         try:
-            import_older(database.file.parent, database)
             end = read_state(database)["finished"]
         except OSError as error:
             told = f"{database.file} cannot be read, perhaps another process uses it: {error}"

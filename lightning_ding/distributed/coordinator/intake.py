@@ -18,20 +18,20 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.distributed.coordinator.journal import Entry
-from lightning_ding.distributed.coordinator.older_files import renamed
-from lightning_ding.distributed.coordinator.publications import Newest
+from lightning_ding.distributed.coordinator.publications import Publication
 from lightning_ding.distributed.coordinator.rollouts import Rollout
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import (
+    EPISODES,
     IDS,
     Announced,
     Column,
     check_rows,
     described,
-    episode_of_attempt,
     renumber,
 )
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
+from lightning_ding.distributed.messages import read_columns
 from lightning_ding.distributed.transport import Refusal
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.buffer.base import IBuffer
@@ -44,12 +44,7 @@ NEWEST_EPISODES = 100  # whose mean return is part of the status
 
 
 class Intake:
-    """A buffer or a rollout, its sample ratio and its counts; must not be used from several threads at once.
-
-    Args:
-        cfg: Config of the buffer; empty to use the buffer config of the policy.
-        settings: Settings for filling and reading the buffer.
-    """
+    """A buffer or a rollout, its sample ratio and its counts; must not be used from several threads at once."""
 
     def __init__(self, cfg: Mapping[str, Any], settings: ReplaySettings) -> None:
         self.settings = settings
@@ -83,10 +78,7 @@ class Intake:
         return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
 
     def check_form(self, form: Mapping[str, tuple[str, tuple[int, ...]]] | None) -> None:
-        """Refuse a large block that the learner cannot use, before its data are read.
-
-        Args:
-            form: Types and shapes of its columns, see :meth:`Store.form`; None if they are not known.
+        """Refuse a large block whose form, see :meth:`Store.form`, the learner cannot use, before its data are read.
 
         Raises:
             Refusal: 422, if they do not fit the columns that the learner has announced.
@@ -132,7 +124,7 @@ class Intake:
         if rows is not None:
             self._push(rows, entry, env_step)
         if about["dropped_episodes"]:
-            dropped = [episode_of_attempt(local, entry.run_number) for local in about["dropped_episodes"]]
+            dropped = [entry.run_number * EPISODES + one for one in about["dropped_episodes"]]  # as in ``renumber``
             self.buffer.drop_episodes(dropped)
             self._dropped += len(dropped)
             counts.dropped_episodes += len(dropped)
@@ -147,19 +139,13 @@ class Intake:
         counts.next_seq[entry.run_id] = entry.seq + 1
         counts.serial = max(counts.serial, entry.serial)
 
-    def begin(self, newest: Newest) -> None:
+    def begin(self, newest: Publication) -> None:
         """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
         if self.rollout is not None:
             self.rollout.begin(newest.serial, newest.policy_version)
 
     def may_insert(self, policy_version: int, batch_size: int, pending: int) -> bool:
-        """Return whether a message may be accepted now, or has to wait for the learner.
-
-        Args:
-            policy_version: Version of the newest weights.
-            batch_size: Transitions of a minibatch.
-            pending: Transitions that will be inserted first.
-        """
+        """Return whether a message may be accepted after ``pending`` transitions, or has to wait for the learner."""
         if self.rollout is not None:
             return not self.rollout.is_full
         return self.ratio.may_insert(self.lacks_data(policy_version, batch_size), pending)
@@ -168,10 +154,6 @@ class Intake:
         """Return whether there are too few or too old data for a round, regardless of the sample ratio.
 
         After resuming from a checkpoint, data produced by newer weights are treated as if produced by the current ones.
-
-        Args:
-            policy_version: Version of the newest weights.
-            batch_size: Transitions of a minibatch.
         """
         if self.rollout is not None:
             return not self.rollout.is_complete
@@ -209,17 +191,11 @@ class Intake:
         self.buffer.save_data(folder / BUFFER_FILE)
 
     def load(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Load a snapshot.
-
-        Args:
-            folder: Folder of the snapshot, with the file of :meth:`save_buffer`.
-            state: State that :meth:`state_dict` returned.
-        """
-        earlier = dict.fromkeys(("newest_version", "data_version"), "data_policy_version")
-        self.counts = Counts(**renamed(state["counts"], **earlier))
+        """Load what :meth:`save_buffer` has written into a folder, and the state that :meth:`state_dict` returned."""
+        self.counts = Counts(**state["counts"])
         self.ratio.load_state_dict(state["ratio"])
         self.buffer.load_data(folder / BUFFER_FILE)
-        self._held = Announced.of(state["held"]) if state.get("held") is not None else None
+        self._held = None if state["held"] is None else read_columns(state["held"])
 
     def _make_buffer(self) -> IBuffer:
         if self.settings.rollout is not None:
@@ -239,7 +215,7 @@ class Intake:
         lag = entry.policy_version - versions
         size = kept = len(lag)
         if self.rollout is not None:
-            self.begin(Newest(entry.serial, entry.policy_version))
+            self.rollout.begin(entry.serial, entry.policy_version)
             is_former = entry.metadata.get("is_former", False)
             kept = 0 if is_former else self.rollout.push(rows, entry.run_id, entry.slot, entry.number)
         elif limit is not None and self._config.on_policy_lag == "drop":

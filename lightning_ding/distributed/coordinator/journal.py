@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ding.checkpoints.files import sync, sync_tree
-from lightning_ding.checkpoints.manifest import MANIFEST, read_manifest, verify, write_manifest
+from lightning_ding.checkpoints.manifest import verify, write_manifest
 from lightning_ding.distributed.coordinator.database import DamagedError, Database
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,6 @@ DIGITS = 12
 SUFFIX = ".safetensors"
 
 STATE_FILE = "state.json"
-CHECKED = "manifest"
-"""Key of the state that names the file with the checksums; snapshots of earlier versions have neither."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Entry:
     has_data: bool
     metadata: dict[str, Any] = field(default_factory=dict)
     data_checksum: int | None = None
-    """Checksum of its tensors; None without data, or if an earlier version wrote it."""
+    """Checksum of its tensors; None without data."""
     serial: int = 0
     """Number of the publication of the newest weights when the message was accepted."""
 
@@ -65,23 +63,15 @@ class Entry:
 
 
 class Journal:
-    """The entries of one buffer.
+    """The entries of one buffer, whose data are in folders next to the database of the run."""
 
-    Args:
-        database: Database of the run.
-        buffer_id: Id of the buffer.
-        data: Folder of the data of the entries, made if missing.
-        damaged: Folder for data of entries that have changed on the disk, made when there are any.
-    """
-
-    def __init__(self, database: Database, buffer_id: str, data: Path, damaged: Path) -> None:
+    def __init__(self, database: Database, buffer_id: str) -> None:
         self._database = database
         self._kind = f"entry of {buffer_id}"
-        self._data = data
-        self._damaged = damaged
+        self._data, self._damaged = (database.file.parent / name / buffer_id for name in ("journal", "damaged"))
         self.set_aside: list[str] = []
         """Names of the entries that were set aside since this process started."""
-        data.mkdir(parents=True, exist_ok=True)
+        self._data.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, take_data: Callable[[Path], None]) -> None:
         """Write an entry; several threads may write different entries.
@@ -107,12 +97,7 @@ class Journal:
         self._database.write({(self._kind, entry.number): None}, is_synced=False)
 
     def reject(self, name: str, reason: object) -> None:
-        """Delete an entry that cannot be used, move its data into the folder for damaged ones, and log an error.
-
-        Args:
-            name: Name of its file without the suffix.
-            reason: The damage.
-        """
+        """Delete the entry with a name, move its data into the folder for damaged ones, and log the reason."""
         self._damaged.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             os.replace(self._data / f"{name}{SUFFIX}", self._damaged / f"{name}{SUFFIX}")
@@ -164,11 +149,7 @@ class Journal:
 
 
 class Snapshots:
-    """The snapshots of one buffer.
-
-    Args:
-        folder: Folder of the snapshots, made if missing.
-    """
+    """The snapshots of one buffer, in a folder that is made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -180,7 +161,8 @@ class Snapshots:
 
     def newest_first(self) -> list[Path]:
         """Return the folders of all snapshots that were completed, the newest first."""
-        return sorted((one for one in self._folder.iterdir() if one.name.isdigit()), key=_number_of, reverse=True)
+        found = (one for one in self._folder.iterdir() if one.name.isdigit())
+        return sorted(found, key=lambda one: int(one.name), reverse=True)
 
     def read_state(self, folder: Path) -> dict[str, Any]:
         """Return the state of a snapshot, after comparing its files with their checksums.
@@ -189,28 +171,16 @@ class Snapshots:
             ValueError: If a file is missing or has changed; the message names it.
             OSError: If a file cannot be read.
         """
-        if (folder / MANIFEST).exists():
-            verify(folder)
+        verify(folder)
         state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
-        if CHECKED in state:
-            read_manifest(folder)  # which raises if it is missing
         return state
 
     def use(self, folder: Path, number: int) -> None:
-        """Note the snapshot that this process has loaded.
-
-        Args:
-            folder: Folder of the snapshot.
-            number: Number of the newest entry that it contains.
-        """
+        """Note the snapshot that this process has loaded, and the number of the newest entry that it contains."""
         self._newest = (folder, number)
 
     def write(self, state: dict[str, Any], save: Callable[[Path], None]) -> None:
-        """Write the state up to the newest entry, which becomes a snapshot with :meth:`publish`.
-
-        Args:
-            state: State as builtins.
-            save: Writes the remaining files into a folder.
+        """Write the state as builtins, and other files with ``save``; :meth:`publish` makes a snapshot of them.
 
         Raises:
             OSError: If a file cannot be written; then nothing has changed.
@@ -218,15 +188,12 @@ class Snapshots:
         shutil.rmtree(self._hidden, ignore_errors=True)
         self._hidden.mkdir()
         save(self._hidden)
-        (self._hidden / STATE_FILE).write_text(json.dumps({**state, CHECKED: MANIFEST}))
+        (self._hidden / STATE_FILE).write_text(json.dumps(state))
 
     def publish(self, number: int) -> None:
-        """Complete the written snapshot, and delete all others but the one before it.
+        """Complete the written snapshot, whose newest entry has this number; delete all others but the one before it.
 
         Entries may be written at the same time.
-
-        Args:
-            number: Number of the newest entry that the snapshot contains.
 
         Raises:
             OSError: If a file cannot be written; then nothing has changed.
@@ -234,7 +201,7 @@ class Snapshots:
         write_manifest(self._hidden, {"entry": number})
         sync_tree(self._hidden)
         others = self.newest_first()
-        folder = self._folder / f"{max(map(_number_of, others), default=0) + 1:012d}"
+        folder = self._folder / f"{int(others[0].name) + 1 if others else 1:012d}"
         os.replace(self._hidden, folder)
         sync(self._folder)
         before, self._newest = self._newest, (folder, number)
@@ -254,8 +221,3 @@ class Snapshots:
         for folder in self.newest_first():
             if folder != newest:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _number_of(folder: Path) -> int:
-    """Return the number of a snapshot."""
-    return int(folder.name)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning_ding.distributed.block_files import read_block, write_block
 from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
@@ -20,31 +20,21 @@ LOST = 1_000_000  # serial numbers to skip after a power failure; more publicati
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # changes whenever the machine starts
 
 
-@dataclass
+@dataclass(frozen=True)
 class Publication:
-    """Weights of a policy after some number of updates."""
-
-    serial: int
-    """Number of this publication of the policy, from 1."""
-    policy_version: int
-    """Updates that produced the weights."""
-    handle: Any
-    since: int = 0
-    """Number of the publication with which the learner has last continued from an older checkpoint; 0 if it has not."""
-    is_snapshot: bool = False
-    """Whether it is kept until :meth:`PublishedWeights.keep_only` removes it."""
-
-
-class Newest(NamedTuple):
-    """The newest weights of a policy; 0 and 0 if there are none."""
+    """Weights of a policy after some number of updates; by default none."""
 
     serial: int = 0
-    """Number of their publication, which grows even if a learner continues from an older checkpoint."""
+    """Number of this publication of the policy, from 1, which grows even if a learner continues from an older
+    checkpoint."""
     policy_version: int = 0
-    """Updates that produced them."""
+    """Updates that produced the weights."""
+    handle: Any = None
     since: int = 0
-    """Number of the first publication of the same course of learning; earlier ones may have other weights of the same
-    version."""
+    """Number of the publication with which the learner has last continued from an older checkpoint, so that earlier
+    ones may have other weights of the same version; 0 if it has not."""
+    is_snapshot: bool = False
+    """Whether it is kept until :meth:`PublishedWeights.keep_only` removes it."""
 
 
 class PublishedWeights:
@@ -54,11 +44,6 @@ class PublishedWeights:
 
     Only a publication that is also kept as a snapshot is synced to the disk. Otherwise syncing would take longer than
     the rest of a publication, and after a power failure the learner publishes again anyway.
-
-    Args:
-        database: Database of the run, for what is known of the weights.
-        folder: Folder of packed weights.
-        store: Store of the weights.
     """
 
     def __init__(self, database: Database, folder: Path, store: Store) -> None:
@@ -81,10 +66,10 @@ class PublishedWeights:
             snapshot: Policy id under which the weights are also kept, until :meth:`keep_only` removes them.
         """
         known = self._published.setdefault(policy_id, [])
-        serial: int = max(known[-1].serial + 1 if known else 1, self.least["serial"])
-        since = known[-1].since if known else 0
-        is_back = bool(known) and policy_version < known[-1].policy_version
-        known.append(Publication(serial, policy_version, handle, serial if is_back else since))
+        before = self.newest(policy_id)
+        serial: int = max(before.serial + 1, self.least["serial"])
+        is_back = policy_version < before.policy_version
+        known.append(Publication(serial, policy_version, handle, serial if is_back else before.since))
         self._unwritten.add(policy_id)
         if snapshot is not None:
             self._published[snapshot] = [Publication(1, policy_version, handle, is_snapshot=True)]
@@ -94,38 +79,30 @@ class PublishedWeights:
         self.write(is_synced=snapshot is not None)
         return serial
 
-    def is_newest(self, policy_id: str, handle: Any) -> bool:
-        """Return whether these weights are already the newest ones of a policy."""
-        known = self._published.get(policy_id, [])
-        return bool(known) and known[-1].handle == handle
-
     def handles(self) -> list[Any]:
         """Return the handles of all weights that are kept."""
         return [one.handle for known in self._published.values() for one in known]
 
     def newer(self, policy_id: str, serial: int) -> Message:
         """Return the newest weights of a policy; ``handle`` is None if their serial is ``serial`` or there are none."""
-        known = self._published.get(policy_id)
-        if not known:
-            return {"handle": None, "serial": -1, "policy_version": 0}
-        newest = known[-1]
+        newest = self.newest(policy_id)
         handle = newest.handle if newest.serial != serial else None
-        return {"handle": handle, "serial": newest.serial, "policy_version": newest.policy_version}
+        return {"handle": handle, "serial": newest.serial or -1, "policy_version": newest.policy_version}
 
     def serials(self) -> dict[str, int]:
         """Return the newest serial number of each policy."""
         return {policy_id: known[-1].serial for policy_id, known in self._published.items()}
 
-    def newest(self, policy_id: str) -> Newest:
-        """Return which weights of a policy are the newest."""
-        known = self._published.get(policy_id)
-        return Newest(known[-1].serial, known[-1].policy_version, known[-1].since) if known else Newest()
+    def newest(self, policy_id: str) -> Publication:
+        """Return the newest publication of a policy."""
+        return (self._published.get(policy_id) or [Publication()])[-1]
 
     def keep_only(self, needed: set[str]) -> None:
         """Remove the snapshots that are not among some policies."""
         snapshots = [name for name, known in self._published.items() if known[-1].is_snapshot]
         for name in set(snapshots) - needed:
-            self._forget(name)
+            self._gone += self._published.pop(name)
+            self._unwritten.add(name)
         self.write()
 
     def pack(self) -> None:
@@ -147,24 +124,31 @@ class PublishedWeights:
         self.write()
 
     def load(self, least: Mapping[str, Any]) -> None:
-        """Read what was published, and put packed weights into the store.
+        """Read what was published, and put packed weights into the store; ``least`` is the attribute as it was saved.
 
         If the machine was restarted, for example after a power failure, the newest publications may be lost. A
         collector may have their weights, so later serial numbers are larger than those of any that can be lost.
-
-        Args:
-            least: Earlier value of the attribute; empty if an earlier version had none.
         """
         for name, known in self._database.read("policy"):
             if isinstance(known, DamagedError):
                 logger.error("the weights of %s are lost: %s", name, known)
                 continue
             self._published[name] = [Publication(**one) for one in known]
-        self.least["serial"] = least.get("serial", 1)
-        if least.get("boot") != self.least["boot"]:
+        self.least["serial"] = least["serial"]
+        if least["boot"] != self.least["boot"]:
             newest = max((known[-1].serial for known in self._published.values()), default=0)
             self.least["serial"] = max(self.least["serial"], newest) + LOST
-        self._unpack()
+        packed = {name: known[-1] for name, known in self._published.items() if isinstance(known[-1].handle, str)}
+        for name, one in packed.items():
+            try:
+                block = read_block(self._folder / one.handle, 2**62)
+            except Refusal as refusal:
+                self._lose(name, refusal)
+                continue
+            self._published[name] = [replace(one, handle=self._store.put("policy", *block))]
+            self._unwritten.add(name)
+        self.write()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def write(self, is_synced: bool = True) -> None:
         """Write what the database does not have yet, and only then delete the blocks that are not needed any more.
@@ -186,27 +170,10 @@ class PublishedWeights:
             if one.handle not in kept:
                 self._store.delete(one.handle)
 
-    def _forget(self, name: str) -> None:
-        self._gone += self._published.pop(name)
-        self._unwritten.add(name)
-
     def _lose(self, policy_id: str, why: Refusal) -> None:
         logger.error("the weights of %s are lost: %s", policy_id, why.reason)
         del self._published[policy_id]
         self._unwritten.add(policy_id)
-
-    def _unpack(self) -> None:
-        packed = {name: known[-1] for name, known in self._published.items() if isinstance(known[-1].handle, str)}
-        for name, one in packed.items():
-            try:
-                block = read_block(self._folder / one.handle, 2**62)
-            except Refusal as refusal:
-                self._lose(name, refusal)
-                continue
-            self._published[name] = [replace(one, handle=self._store.put("policy", *block))]
-            self._unwritten.add(name)
-        self.write()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _boot() -> str:

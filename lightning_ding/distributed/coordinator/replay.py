@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
@@ -21,7 +20,7 @@ from lightning_ding.distributed.block_files import checksum_of, read_block
 from lightning_ding.distributed.coordinator.database import Database
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
-from lightning_ding.distributed.coordinator.publications import Newest
+from lightning_ding.distributed.coordinator.publications import Publication
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
@@ -61,10 +60,8 @@ class Replay:
         self.settings = settings
         self._make_intake = partial(Intake, cfg, settings)
         self.intake = self._make_intake()
-        folder = database.file.parent
-        data, damaged = (folder / name / buffer_id for name in ("journal", "damaged"))
-        self.journal = Journal(database, buffer_id, data, damaged)
-        self.snapshots = Snapshots(folder / "snapshots" / buffer_id)
+        self.journal = Journal(database, buffer_id)
+        self.snapshots = Snapshots(database.file.parent / "snapshots" / buffer_id)
         self._store = store
         self._lock = threading.Condition(threading.RLock())
         self._in_flight: dict[str, int] = {}  # transitions of the entry that is being written, by attempt
@@ -74,7 +71,11 @@ class Replay:
         self._waits_since: float | None = None
         self._blocks, self._rounds = PollInterval(), PollInterval()
         self._saved_at = (0, 0)
-        self._restore(columns)
+        self._load_snapshot()
+        if columns is not None:
+            self.intake.announce(columns)
+        for entry in self.journal.after(self.counts.accepted):
+            self._apply_again(entry)
         self._number = self.counts.accepted  # of the newest entry, also of those that are being written
 
     def announce(self, columns: Announced) -> None:
@@ -106,7 +107,7 @@ class Replay:
         seq: int,
         data_id: Any,
         metadata: dict[str, Any],
-        newest: Newest,
+        newest: Publication,
         forced: bool = False,
     ) -> Verdict:
         """Accept a message of a collector and write it to the journal, or return why it is not accepted.
@@ -150,7 +151,11 @@ class Replay:
                 entry = replace(entry, data_checksum=checksum_of(data.tensors))
             self.journal.write(entry, lambda file: self._store.move(data_id, file, data))
             with self._lock:
-                self._apply_or_discard(entry, rows)
+                try:
+                    self._apply(entry, rows)
+                except Refusal:  # otherwise the next start would meet it
+                    self.journal.discard(entry)
+                    raise
                 self._blocks.note()
         except Refusal:
             with self._lock:
@@ -170,14 +175,8 @@ class Replay:
         """Return the seconds after which a waiting collector should send its message again."""
         return self._rounds.wait(2.0)  # shorter than the tolerance, so that learning does not wait for data
 
-    def holds(self, run_id: str, collectors: int, newest: Newest) -> bool:
-        """Return whether a collector has to wait for newer weights, see :meth:`Rollout.holds`.
-
-        Args:
-            run_id: Id of its attempt.
-            collectors: Number of collectors that are at work.
-            newest: The newest weights.
-        """
+    def holds(self, run_id: str, collectors: int, newest: Publication) -> bool:
+        """Return whether a collector has to wait for newer weights than the newest, see :meth:`Rollout.holds`."""
         with self._lock:
             self.intake.begin(newest)
             return self.intake.rollout is not None and self.intake.rollout.holds(run_id, collectors)
@@ -188,7 +187,7 @@ class Replay:
 
     # ------------------------------------------------------------------ learner
 
-    def has_rollout(self, newest: Newest) -> bool:
+    def has_rollout(self, newest: Publication) -> bool:
         """Return whether there is a whole rollout of the newest weights."""
         if (rollout := self.intake.rollout) is None:
             return False
@@ -197,7 +196,7 @@ class Replay:
             return rollout.is_complete
 
     def draw(
-        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], newest: Newest
+        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], newest: Publication
     ) -> dict[str, Any] | None:
         """Return a round of minibatches, or None if the learner has to wait.
 
@@ -221,9 +220,13 @@ class Replay:
             batch = None
             if self.ratio.may_sample() and not self.intake.lacks_data(newest.policy_version, self._batch_size):
                 batch = self._sample(batch_size, num_batches, train_iter, options)
-            self._note_wait(batch is None)
-            if batch is not None:
-                self._rounds.note()
+            if batch is None:
+                self._waits_since = self._waits_since or time.monotonic()
+                return None
+            if self._waits_since is not None:
+                self.counts.learner_wait += time.monotonic() - self._waits_since
+                self._waits_since = None
+            self._rounds.note()
             return batch
 
     def learner_wait(self) -> float:
@@ -262,12 +265,9 @@ class Replay:
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self, over: set[str]) -> None:
-        """Write buffer and counts, if anything has changed.
+        """Write buffer and counts, if anything has changed, without the next messages of attempts that have ended.
 
         The entries of the journal remain until :meth:`delete_saved_entries`.
-
-        Args:
-            over: Ids of attempts that have ended.
 
         Raises:
             OSError: If a file cannot be written.
@@ -279,19 +279,11 @@ class Replay:
                 self._saved_at = saved_at
 
     def delete_saved_entries(self) -> None:
-        """Delete the journal's entries that both snapshots contain.
-
-        Raises:
-            OSError: If a file cannot be deleted.
-        """
+        """Delete the journal's entries that both snapshots contain."""
         self.journal.delete_until(self.snapshots.superfluous)
 
     def keep_newest_snapshot(self) -> None:
-        """Delete all snapshots but the newest, and the entries of the journal that it contains.
-
-        Raises:
-            OSError: If a file cannot be deleted.
-        """
+        """Delete all snapshots but the newest, and the entries of the journal that it contains."""
         with self._snapshot_lock:
             self.snapshots.delete_older()
         self.delete_saved_entries()
@@ -316,23 +308,15 @@ class Replay:
         """Close what the buffer uses."""
         self.intake.close()
 
-    def _restore(self, columns: Announced | None) -> None:
-        self._load_snapshot()
-        if columns is not None:
-            self.intake.announce(columns)
-        for entry in self.journal.after(self.counts.accepted):
-            self._warn_of_missing(entry)
-            self.ratio.sampled = max(self.ratio.sampled, entry.sampled)
-            try:
-                self._apply_again(entry)
-            except Refusal as refusal:  # its data have changed, or it was not acknowledged
-                self.journal.reject(entry.name, refusal)
-
     def _load_snapshot(self) -> None:
-        """Load the newest snapshot that can be used, if there is one, and log what is wrong with newer ones."""
-        found, used = self.snapshots.newest_first(), None
+        """Load the newest snapshot that can be used, if there is one, and log what is wrong with newer ones.
+
+        Raises:
+            ValueError: If no snapshot can be used, and entries that they contained are not in the journal any more.
+        """
         damages: list[str] = []
-        for folder in found:
+        instead = "the whole journal"
+        for folder in self.snapshots.newest_first():
             try:
                 self.intake.load(folder, self.snapshots.read_state(folder))
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -340,50 +324,42 @@ class Replay:
                 self.intake.close()
                 self.intake = self._make_intake()
                 continue
-            used = folder
             self.snapshots.use(folder, self.counts.accepted)
             self._saved_at = (self.counts.accepted, self.ratio.sampled)
+            instead = f"{folder} and all entries of the journal after it"
             break
+        else:
+            if damages and not self.journal.is_complete():
+                told = "; ".join(damages)
+                raise ValueError(f"the data of the run cannot be restored: {told}; there is no other snapshot")
         if damages:
-            self._report_damages(damages, used)
+            logger.error("%s; using %s instead, so no data are lost", "; ".join(damages), instead)
 
-    def _report_damages(self, damages: list[str], used: Path | None) -> None:
-        """Log the damages of snapshots in one line.
+    def _apply_again(self, entry: Entry) -> None:
+        """Apply an entry of the journal, as when it was accepted; set it aside if its data cannot be used.
 
-        Raises:
-            ValueError: If no snapshot can be used, and entries that they contained are not in the journal any more.
+        Log an error if acknowledged messages that came before it are gone, and nothing was logged of them.
         """
-        told = "; ".join(damages)
-        if used is None and not self.journal.is_complete():
-            raise ValueError(f"the data of the run cannot be restored: {told}; there is no other snapshot")
-        instead = "the whole journal" if used is None else f"{used} and all entries of the journal after it"
-        logger.error("%s; using %s instead, so no data are lost", told, instead)
-
-    def _warn_of_missing(self, entry: Entry) -> None:
-        """Log an error if acknowledged messages that came before an entry are gone, and nothing was logged of them."""
         missing = entry.seq - self.counts.next_seq.get(entry.run_id, 0)
         missing -= sum(f"_{entry.run_id}_" in name for name in self.journal.set_aside)
         if missing > 0:
             told = "%d acknowledged messages of the attempt %s are missing in the journal before its entry %s"
             logger.error(told, missing, entry.run_id, entry.name)
-
-    def _apply_again(self, entry: Entry) -> None:
-        """Apply an entry of the journal, as when it was accepted.
-
-        Raises:
-            Refusal: If its data have changed, or the buffer does not accept them.
-        """
-        rows = None
-        if entry.has_data:
-            data = read_block(self.journal.data_file(entry), 2**62)
-            if entry.data_checksum not in (None, checksum_of(data.tensors)):
-                raise Refusal(422, "its data have changed since they were written")
-            rows = self.intake.reread(data.tensors, entry)
-        self._apply(entry, rows)
+        self.ratio.sampled = max(self.ratio.sampled, entry.sampled)
+        try:
+            rows = None
+            if entry.has_data:
+                data = read_block(self.journal.data_file(entry), 2**62)
+                if entry.data_checksum != checksum_of(data.tensors):
+                    raise Refusal(422, "its data have changed since they were written")
+                rows = self.intake.reread(data.tensors, entry)
+            self._apply(entry, rows)
+        except Refusal as refusal:  # its data have changed, or it was not acknowledged
+            self.journal.reject(entry.name, refusal)
 
     # ------------------------------------------------------------------ helpers
 
-    def _judge(self, sender: Sender, seq: int, newest: Newest, is_free: bool) -> Verdict | None:
+    def _judge(self, sender: Sender, seq: int, newest: Publication, is_free: bool) -> Verdict | None:
         """Return the verdict on a message if it does not depend on its data, else None."""
         expected = self.counts.next_seq.get(sender.run_id, 0)
         if seq < expected:
@@ -404,13 +380,6 @@ class Replay:
             return self._store.get(data_id), None
         except Refusal as refusal:
             return None, refusal
-
-    def _apply_or_discard(self, entry: Entry, rows: dict[str, Any] | None) -> None:
-        try:
-            self._apply(entry, rows)
-        except Refusal:  # otherwise the next start would meet it
-            self.journal.discard(entry)
-            raise
 
     def _apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         try:
@@ -435,14 +404,6 @@ class Replay:
             raise Refusal(422, f"the buffer gives no minibatch: {error}") from error
         self.ratio.sample(batch_size * num_batches)
         return batch
-
-    def _note_wait(self, waits: bool) -> None:
-        now = time.monotonic()
-        if waits and self._waits_since is None:
-            self._waits_since = now
-        elif not waits and self._waits_since is not None:
-            self.counts.learner_wait += now - self._waits_since
-            self._waits_since = None
 
 
 def _length(tensors: Mapping[str, Any]) -> int:

@@ -41,11 +41,7 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
 
 
 def check_fixed_part(saved: Mapping[str, Any], config: ParallelConfig) -> None:
-    """Check that a run can be resumed with a config.
-
-    Args:
-        saved: ``fixed_part`` of the config with which the run was started.
-        config: Config with which it is resumed.
+    """Check that a run whose ``fixed_part`` was saved can be resumed with a config.
 
     Raises:
         ValueError: If the config would change what is learned; the message names the key.
@@ -98,18 +94,8 @@ def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]
         yield path, was, got
 
 
-# ---------------------------------------------------------------------- finished runs
-
-
 def record_of_end(config: ParallelConfig, ended_by: str | None, env_step: int, train_iter: int) -> dict[str, Any]:
-    """Return the record of a finished run as builtins.
-
-    Args:
-        config: Config of the run.
-        ended_by: Cause of the end: ``"max_env_step"``, ``"evaluation"``, ``"learner"`` or ``"shutdown"``.
-        env_step: Env steps of all collectors.
-        train_iter: Updates.
-    """
+    """Return the record of a finished run as builtins; ``ended_by`` as in ``Scheduler``."""
     return {"ended_by": ended_by, "env_step": env_step, "train_iter": train_iter, "limits": limits_of(config)}
 
 
@@ -131,11 +117,7 @@ def limits_of(config: ParallelConfig) -> dict[str, Any]:
 
 
 def check_end(end: Mapping[str, Any], config: ParallelConfig) -> None:
-    """Check that no limit that ended a run ends it again, and that the learner has a checkpoint.
-
-    Args:
-        end: Record of the finished run.
-        config: Config that is to continue it.
+    """Check that no limit that ended a run would end it again, and that its learner has a checkpoint.
 
     Raises:
         ValueError: If not; the message names the limit.

@@ -63,9 +63,6 @@ class Rollout:
     The rollout can be read any number of times until newer weights are published. A learner that was restarted and
     publishes the same version again therefore learns from the same transitions.
 
-    Args:
-        settings: Its size, and what happens to transitions that come late.
-
     Example:
         >>> rollout = Rollout(RolloutSettings(size=4))
         >>> rollout.begin(serial=1, policy_version=0)
@@ -83,12 +80,7 @@ class Rollout:
         self._blocks: list[tuple[_Part, dict[str, Any]]] = []
 
     def begin(self, serial: int, policy_version: int) -> None:
-        """Begin the rollout of newer weights, unless they are known.
-
-        Args:
-            serial: Number of the publication, which grows also if a learner continues from an older checkpoint.
-            policy_version: Number of updates that produced the weights.
-        """
+        """Begin the rollout of newer weights, unless the serial number of their publication is known."""
         if serial <= self._serial:
             return
         if policy_version != self.policy_version:
@@ -96,18 +88,10 @@ class Rollout:
             self._blocks = []
         self._serial, self.policy_version = serial, policy_version
 
-    # ------------------------------------------------------------------ collectors
-
     def push(self, rows: dict[str, Any], run_id: str, slot: int, number: int) -> int:
         """Add the transitions of a message, as far as they belong to this rollout, and return how many do.
 
         Transitions that come late are only added while they are fewer than a rollout.
-
-        Args:
-            rows: Transitions with ``policy_version`` and ``episode_id``.
-            run_id: Id of the attempt that sent the message.
-            slot: Index of its task.
-            number: Number of the message in the journal.
         """
         versions = rows["policy_version"]
         is_late = versions != self.policy_version
@@ -148,14 +132,10 @@ class Rollout:
     def holds(self, run_id: str, collectors: int) -> bool:
         """Return whether a collector should wait for newer weights, because it has delivered its part.
 
-        Args:
-            run_id: Id of its attempt.
-            collectors: Number of collectors that are at work; when one is lost, the parts of the others grow.
+        When one of the collectors is lost, the parts of the others grow.
         """
         own = sum(part.amount for part, _ in self._blocks if part.run_id == run_id and not part.is_late)
         return self.is_complete or own >= math.ceil(self.settings.size / max(1, collectors))
-
-    # ------------------------------------------------------------------ learner
 
     def rows(self) -> dict[str, Any]:
         """Return the transitions, leading axis S; those of an env are in chronological order.
@@ -164,8 +144,6 @@ class Rollout:
         """
         blocks = sorted(self._blocks, key=lambda block: (block[0].slot, block[0].number))
         return cast("dict[str, Any]", nested.concatenate([rows for _, rows in blocks]))
-
-    # ------------------------------------------------------------------ what the coordinator needs of any buffer
 
     def count(self) -> int:
         """Return the number of transitions."""
@@ -180,21 +158,13 @@ class Rollout:
         require(False, "priorities", "those of a replay buffer", "some for a rollout")
 
     def save_data(self, file: Path) -> None:
-        """Write the rollout into a file.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Write the rollout into a file."""
         state = {"serial": self._serial, "version": self.policy_version, "before": self._version_before}
         about = {PARTS: json.dumps({**state, "parts": [asdict(part) for part, _ in self._blocks]})}
         write_block(file, {str(number): rows for number, (_, rows) in enumerate(self._blocks)}, about)
 
     def load_data(self, file: Path) -> None:
-        """Read the rollout that ``save_data`` wrote.
-
-        Raises:
-            Refusal: If the file is missing or damaged.
-        """
+        """Read the rollout that ``save_data`` wrote; refuse a missing or damaged file."""
         tensors, metadata = read_block(file, 2**62)
         state = json.loads(metadata[PARTS])
         self._serial, self.policy_version = state["serial"], state["version"]

@@ -21,14 +21,14 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.coordinator.database import Key
 from lightning_ding.distributed.coordinator.folder import COORDINATOR, check_folder, database_of, read_state, records_of
-from lightning_ding.distributed.coordinator.older_files import import_older
-from lightning_ding.distributed.coordinator.publications import Newest, PublishedWeights
+from lightning_ding.distributed.coordinator.publications import Publication, PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.resume import check_end, check_fixed_part, fixed_part, record_of_end
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
+from lightning_ding.distributed.messages import read_columns
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 from lightning_ding.policy.base.saved_state import check_imported, not_imported
 
@@ -40,13 +40,6 @@ KEPT_SECONDS = 60.0  # the same in seconds, if that is longer; a collector sends
 
 class RunState:
     """Tasks, buffers, weights and results of a run.
-
-    Args:
-        settings: Settings of the buffers, with the config of the run.
-        commander: Commander that decides on tasks.
-        store: Store for blocks of tensors.
-        resume: Whether to resume the run in the folder.
-        clock: Function that returns the time in seconds, for leases.
 
     Raises:
         ValueError: If the folder holds files of another run and ``resume`` is false, or ``resume`` is true and it
@@ -85,7 +78,7 @@ class RunState:
         self._writing = threading.Lock()  # must not be acquired while holding ``lock``
         self._noted = self._written = self._owed = 0
         self._saved: dict[Key, Any] = {}  # the records of the state that the database has
-        self._of_thread = _OfThread()
+        self._of_thread = threading.local()  # its ``noted`` is the newest change that this thread has noted
         self.files.mkdir(parents=True, exist_ok=True)
         if resume:
             try:
@@ -97,11 +90,7 @@ class RunState:
     # ------------------------------------------------------------------ buffers
 
     def replay(self, buffer_id: str) -> Replay:
-        """Return the replay of a buffer.
-
-        Raises:
-            Refusal: 404, if there is no such buffer.
-        """
+        """Return the replay of a buffer; refuse an unknown one with 404."""
         found = self.replays.get(buffer_id)
         if found is None:
             raise Refusal(404, f"there is no buffer {buffer_id[:100]!r}")
@@ -118,8 +107,8 @@ class RunState:
         if is_new:
             replay.announce(columns)
 
-    def newest(self, buffer_id: str) -> Newest:
-        """Return which weights of the policy that learns from a buffer are the newest."""
+    def newest(self, buffer_id: str) -> Publication:
+        """Return the newest weights of the policy that learns from a buffer."""
         return self.weights.newest(self._buffers[buffer_id]["policy_id"])
 
     def env_step(self) -> int:
@@ -155,10 +144,11 @@ class RunState:
         Raises:
             OSError: If the state cannot be written.
         """
-        if self._written >= max(self._of_thread.noted, self._owed * others):
+        noted = getattr(self._of_thread, "noted", 0)
+        if self._written >= max(noted, self._owed * others):
             return
         with self._writing:
-            if self._written >= max(self._of_thread.noted, self._owed * others):
+            if self._written >= max(noted, self._owed * others):
                 return
             with self.lock:
                 number, records, is_removed = self._noted, records_of(self.state_dict()), self._is_removed
@@ -190,33 +180,31 @@ class RunState:
         check_imported(content, trusted=not_imported(self._fixed).keys())  # which workers import, but not this process
         with self.lock:
             check_fixed_part(state["fixed"], self.config)
-            if (end := state.get("finished")) is not None:
+            if (end := state["finished"]) is not None:
                 check_end(end, self.config)
             self.scheduler.load_state_dict(state["scheduler"], state, continues=end is not None)
-            evaluations = {"evaluations": state.get("evaluations", [])}  # earlier versions had them among the results
-            self.results.load_state_dict(evaluations | state["results"])
+            self.results.load_state_dict({"evaluations": state["evaluations"], **state["results"]})
             self._buffers = dict(state["buffers"])
             self._make_buffers()
 
     def _resume(self) -> None:
-        import_older(self.files, self.database)
         state = read_state(self.database)
         self._saved = records_of(state)
         self.load_state_dict(state)
         self.weights.load(state["least"])
+        if state["finished"] is None and self.weights.least == state["least"]:
+            return
+        self.changed()
+        self.commit()
         if state["finished"] is not None:
-            self._note_continuation()
-        elif self.weights.least != state["least"]:
-            self.changed()
-            self.commit()
+            counts = (self.env_step(), self.results.train_iter)
+            logger.info("the finished run continues after %d env steps and %d updates", *counts)
+            (self.folder / "result.json").unlink(missing_ok=True)  # another one will replace it
 
     def save(self) -> None:
         """Write the state, and snapshots of the buffers, which make the next start faster.
 
         The state is synced first, so that no power failure leaves snapshots that are newer than the publications.
-
-        Raises:
-            OSError: If a file cannot be written.
         """
         with self.lock:
             over = set(self.scheduler.book.over)
@@ -227,11 +215,7 @@ class RunState:
             replay.snapshot(over)
 
     def delete_saved_entries(self) -> None:
-        """Delete the entries of the journals that snapshots contain.
-
-        Raises:
-            OSError: If a file cannot be deleted.
-        """
+        """Delete the entries of the journals that snapshots contain."""
         with self.lock:
             replays = list(self.replays.values())
         for replay in replays:
@@ -240,29 +224,24 @@ class RunState:
     def status(self) -> dict[str, Any]:
         """Return the progress of the run as builtins."""
         with self.lock:
-            book, counts = self.scheduler.book, [replay.counts for replay in self.replays.values()]
+            scheduler, book, replays = self.scheduler, self.scheduler.book, self.replays.values()
             names = ("env_step", "episode", "sample", "too_old", "dropped_episodes", "refused")
-            status: dict[str, Any] = {name: sum(getattr(one, name) for one in counts) for name in names}
+            status: dict[str, Any] = {name: sum(getattr(one.counts, name) for one in replays) for name in names}
             for role in ROLES:
-                workers = sum(worker.role == role for worker in book.workers.values())
-                status[f"{role}s"] = workers
+                status[f"{role}s"] = sum(worker.role == role for worker in book.workers.values())
                 status[f"{role}_tasks"] = {"running": len(book.running(role)), "waiting": len(book.waiting(role))}
-            for replay in self.replays.values():
+            for replay in replays:
                 status |= replay.stats()
-            returns = [one for replay in self.replays.values() for one in tuple(replay.intake.returns)]
+            returns = [one for replay in replays for one in tuple(replay.intake.returns)]
             status["return_mean"] = sum(returns) / len(returns) if returns else None
-            status["restarts"] = self.scheduler.restarts
             run = {"train_iter": self.results.train_iter, "seconds": round(self.results.seconds, 3)}
-            return {**status, **run, "is_over": self.scheduler.is_over, "error": self.scheduler.error}
+            ended = {"is_over": scheduler.is_over, "error": scheduler.error}
+            return {**status, "restarts": scheduler.restarts, **run, **ended}
 
     # ------------------------------------------------------------------ data that collectors have written
 
     def held(self, handle: Any) -> AbstractContextManager[None]:
-        """Return a context in which a block that a message names is not taken for a forgotten one.
-
-        Args:
-            handle: Handle of a block of transitions or weights; None for none.
-        """
+        """Return a context in which a block that a message names is not taken for a forgotten one; None for none."""
         if self._unannounced is None or handle is None:
             return nullcontext()
         return self._unannounced.held(handle)
@@ -308,22 +287,17 @@ class RunState:
                 self._delete_blocks()
             return
         try:
-            self._keep_newest()
+            with self.lock:
+                reached = (self.scheduler.ended_by, self.env_step(), self.results.train_iter)
+                self._end = record_of_end(self.config, *reached)
+            self.save()
+            for replay in self.replays.values():
+                replay.keep_newest_snapshot()
+            with self.lock:
+                self.weights.pack()
+                self._delete_blocks()
         except OSError as error:
             logger.error("the run is finished, but its files take more space than --resume needs: %s", error)
-
-    def _keep_newest(self) -> None:
-        """Keep one snapshot of each buffer and the newest weights, with a record of the end."""
-        with self.lock:
-            self._end = record_of_end(self.config, self.scheduler.ended_by, self.env_step(), self.results.train_iter)
-            self.changed()
-        self.commit()
-        self.save()
-        for replay in self.replays.values():
-            replay.keep_newest_snapshot()
-        with self.lock:
-            self.weights.pack()
-            self._delete_blocks()
 
     def _delete_blocks(self) -> None:
         if isinstance(self.store, FileStore):
@@ -331,25 +305,12 @@ class RunState:
         for kind in KINDS:
             shutil.rmtree(self.folder / "data" / kind, ignore_errors=True)
 
-    def _note_continuation(self) -> None:
-        """Write that the run is not finished any more, and delete its result, which another one will replace."""
-        counts = (self.env_step(), self.results.train_iter)
-        logger.info("the finished run continues after %d env steps and %d updates", *counts)
-        self.changed()
-        self.commit()
-        (self.folder / "result.json").unlink(missing_ok=True)
-
     def _make_buffers(self) -> None:
         for buffer_id, known in self._buffers.items():
             if buffer_id not in self.replays:
-                columns = Announced.of(known["columns"]) if "columns" in known else None
+                columns = read_columns(known["columns"]) if "columns" in known else None
                 made = (known["cfg"], self.settings, self.database, self.store, columns)
                 self.replays[buffer_id] = Replay(buffer_id, *made)
-
-
-class _OfThread(threading.local):
-    noted = 0
-    """Number of the newest change that this thread has noted."""
 
 
 EVALUATION_KEYS = ("train_iter", "reward_mean", "reward_std", "reward_raw", "real_episode_count", "opponent", "result")

@@ -17,13 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Assigns tasks to workers; must not be used from several threads at once.
-
-    Args:
-        commander: Commander that decides on tasks.
-        config: Leases and limits.
-        clock: Function that returns the time in seconds.
-    """
+    """Assigns tasks to workers; must not be used from several threads at once."""
 
     def __init__(self, commander: BaseParallelCommander, config: CoordinatorConfig, clock: Callable[[], float]) -> None:
         self.commander = commander
@@ -60,7 +54,10 @@ class Scheduler:
                 self.book.add(role, info)
                 tasks.append(info)
                 room -= not evaluates(info)
-        self._make_room_for_evaluation()
+        waits = any(task.is_evaluation for task in self.book.waiting("collector"))
+        closing = any(task.is_closing for task in self.book.running("collector"))
+        if waits and not closing and not self.book.idle("collector") and (running := self._collecting()):
+            running[-1].is_closing = True  # makes room for the evaluation, as no collector is or will be free
 
     def contents(self, role: Role) -> list[TaskInfo]:
         """Return the contents of the tasks of a role that have not ended."""
@@ -138,17 +135,13 @@ class Scheduler:
             if task is not None:
                 self._lose(task, now)
         self.produce()
-        self._warn_of_long_waits()
+        self._warn_of_long_waits(now)
         self._warn_of_idle_collectors(now)
 
     # ------------------------------------------------------------------ the run
 
     def end(self, by: str | None) -> None:
-        """End the run: close all tasks.
-
-        Args:
-            by: Cause of the end, see ``ended_by``, which keeps the first one.
-        """
+        """End the run: close all tasks; ``ended_by`` keeps the first cause."""
         self.ended_by = self.ended_by if self.is_over else by
         self.is_over = True
         for task in self.book.tasks.values():
@@ -190,26 +183,25 @@ class Scheduler:
     def load_state_dict(
         self, state: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]], continues: bool = False
     ) -> None:
-        """Restore the state that ``state_dict`` returned; new tasks follow the current config.
+        """Restore what ``state_dict`` and ``TaskBook.described`` returned; new tasks follow the current config.
 
-        The number of collecting tasks follows it too, if it is different from that of the previous config.
-
-        Args:
-            state: State as builtins.
-            described: Tasks as ``TaskBook.described`` returned them.
-            continues: Whether a run that is over continues, with new tasks for new workers.
+        The number of collecting tasks follows it too, if it is different from that of the previous config. With
+        ``continues``, a run that is over continues with new tasks for new workers.
         """
         self.book.load_state_dict(state, described)
         self.commander.load_state_dict(state["commander"])
         self.spaces["collector"] = state["space"]
-        self.restarts = state.get("restarts", 0) + 1
-        if continues:
-            self._reopen()
+        self.restarts = state["restarts"] + 1
+        if continues:  # without what was left at the end of the run, whose workers have ended
+            self.commander.reopen()
+            for task in list(self.book.tasks.values()):
+                self.release(task)
+            self.book.workers.clear()
         renew_learning(self.book.tasks.values(), self.commander.config)
         for task in self.book.waiting("collector"):
             self.release(task)  # the commander makes a new one
         if state["is_over"] and not continues:
-            self.end(state.get("ended_by"))
+            self.end(state["ended_by"])
         else:
             for task in self.book.tasks.values():  # tasks of a run that was given up were being closed
                 task.is_closing = False
@@ -218,13 +210,6 @@ class Scheduler:
                 self._close_surplus()
 
     # ------------------------------------------------------------------ helpers
-
-    def _reopen(self) -> None:
-        """Release the tasks that were left at the end of the run, and forget their workers, which have ended."""
-        self.commander.reopen()
-        for task in list(self.book.tasks.values()):
-            self.release(task)
-        self.book.workers.clear()
 
     def _lose(self, task: Task, now: float) -> None:
         """Release the task of a silent worker.
@@ -253,13 +238,6 @@ class Scheduler:
         """Return the number of collectors that collect."""
         return len(self._collecting())
 
-    def _make_room_for_evaluation(self) -> None:
-        """Close a collecting task if an evaluation waits and no collector is free or about to be free."""
-        waits = any(task.is_evaluation for task in self.book.waiting("collector"))
-        closing = any(task.is_closing for task in self.book.running("collector"))
-        if waits and not closing and not self.book.idle("collector") and (running := self._collecting()):
-            running[-1].is_closing = True
-
     def _close_surplus(self) -> None:
         waiting = [task for task in self.book.waiting("collector") if not task.is_evaluation]
         running = self._collecting()
@@ -269,14 +247,13 @@ class Scheduler:
         for task in running[: max(0, surplus - len(waiting))]:
             task.is_closing = True
 
-    def _warn_of_long_waits(self) -> None:
+    def _warn_of_long_waits(self, now: float) -> None:
         limits = {"collector": self._config.collector_task_timeout, "learner": self._config.learner_task_timeout}
-        for role in ROLES:
-            for task in self.book.waiting(role):
-                waited = self._clock() - task.waiting_since
-                if waited > limits[role] and task.task_id not in self._warned:
-                    self._warned.add(task.task_id)
-                    logger.warning("the task %s has waited %.0f s for a %s", task.task_id, waited, role)
+        for task in (*self.book.waiting("collector"), *self.book.waiting("learner")):
+            waited = now - task.waiting_since
+            if waited > limits[task.role] and task.task_id not in self._warned:
+                self._warned.add(task.task_id)
+                logger.warning("the task %s has waited %.0f s for a %s", task.task_id, waited, task.role)
 
     def _warn_of_idle_collectors(self, now: float) -> None:
         """Log once if there are more collectors than tasks for longer than a task may wait for a collector."""

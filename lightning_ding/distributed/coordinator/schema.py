@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,18 +49,8 @@ class Column:
         found: torch.dtype = getattr(torch, self.type)
         return found
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Column:
-        """Return the column that ``dataclasses.asdict`` has described, perhaps as JSON."""
-        shape, least, largest = (tuple(state[name]) for name in ("shape", "least", "largest"))
-        return cls(state["type"], shape, least, largest)
-
     def check(self, name: str, leaf: Tensor) -> Tensor:
         """Return a column of a block in the type of this one, after checking its shape, type and values.
-
-        Args:
-            name: Name of the column, for messages.
-            leaf: The column of a block, leading axis K.
 
         Raises:
             Refusal: 422, if it does not fit.
@@ -89,10 +79,7 @@ class Announced:
     """Whether blocks have these columns and no others, except the ids of ``COLUMNS``."""
 
     def check(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Return a block with the announced types, after checking names, shapes, types and values.
-
-        Args:
-            tensors: Tensors of a block that ``check_rows`` accepts.
+        """Return a checked block with the announced types, after checking names, shapes, types and values.
 
         Raises:
             Refusal: 422, if the block has other columns.
@@ -118,14 +105,13 @@ class Announced:
             return refusal.reason
         return None
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Announced:
-        """Return the columns whose ``state_dict`` is given."""
-        return cls({name: Column.of(one) for name, one in state["columns"].items()}, state["is_whole"])
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the columns as builtins, in the form of a message."""
-        return {"columns": {name: asdict(one) for name, one in self.columns.items()}, "is_whole": self.is_whole}
+        """Return the columns in the form of a message, see ``messages.read_columns``."""
+        columns: dict[str, Any] = {}
+        for name, one in self.columns.items():
+            limits = {"least": list(one.least), "largest": list(one.largest)}
+            columns[name] = {"type": one.type, "shape": list(one.shape), **limits}
+        return {"columns": columns, "is_whole": self.is_whole}
 
 
 def described(tensors: Mapping[str, Any]) -> Announced:
@@ -169,21 +155,9 @@ def check_rows(tensors: dict[str, Any], envs: int, more: tuple[str, ...] = ()) -
 
 
 def renumber(tensors: dict[str, Any], slot: int, run_number: int, envs: int) -> dict[str, Any]:
-    """Return a block whose env and episode ids are unique among all collectors.
-
-    Args:
-        tensors: Tensors of a block that ``check_rows`` accepts.
-        slot: Index of the collecting task, from 0.
-        run_number: Number of the attempt at the task.
-        envs: Number of env ids of a collector.
-    """
+    """Return a checked block whose env and episode ids are unique among all collectors, with ``envs`` envs each."""
     env_id = tensors["env_id"].long() + slot * envs
     return {**tensors, "env_id": env_id, "episode_id": tensors["episode_id"].long() + run_number * EPISODES}
-
-
-def episode_of_attempt(local: int, run_number: int) -> int:
-    """Return the id that an episode of an attempt has in the buffer."""
-    return run_number * EPISODES + local
 
 
 def _check_ids(name: str, column: Any, size: int, limit: int | None) -> None:

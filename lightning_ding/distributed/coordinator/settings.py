@@ -43,8 +43,6 @@ class ReplaySettings:
     samples_per_insert: float = 1.0
     sample_options: dict[str, Any] = field(default_factory=dict)
     """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
-    in_sequences: bool = False
-    """Whether the policy learns from sequences."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -66,8 +64,8 @@ class ReplaySettings:
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
         keeps_noise = players == 2 and policy.keeps_noise
         require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
-        buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
-        check_buffer(buffer, policy.priority, in_sequences)
+        buffer = policy.config.other.replay_buffer
+        check_buffer(buffer, policy.priority, bool(policy.learns_from_sequences))
         try:
             options = policy.sample_options
         except NotImplementedError:  # there is no discount factor
@@ -89,15 +87,27 @@ class ReplaySettings:
             samples_per_insert=coordinator.samples_per_insert or sampled / cast(int, policy.n_sample),
             envs=config.main.env.collector_env_num * players,
             sample_options=options,
-            in_sequences=in_sequences,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
         )
 
     @classmethod
     def _of_rollouts(cls, config: ParallelConfig, policy: Any) -> ReplaySettings:
-        """Return the settings of a run whose policy learns from rollouts of its newest weights."""
-        check_rollouts(config)
-        coordinator, (size, in_episodes) = config.system.coordinator, rollout_size(policy)
+        """Return the settings of a run whose policy learns from rollouts of its newest weights.
+
+        Raises:
+            ValueError: If a setting has no effect, or cannot be used, with such a policy.
+        """
+        name, coordinator = str(config.main.policy["type"]), config.system.coordinator
+        check_unused(coordinator, OF_REPLAY, "which learns from rollouts of its newest weights", name)
+        learner, collector = config.system.learner, config.system.collector
+        why = f"with {name!r}, which learns from rollouts of its newest weights"
+        require(collector.type == "zergling", "system.collector.type", f'"zergling" {why}', collector.type)
+        require(learner.send_policy_freq == 1, "system.learner.send_policy_freq", f"1 {why}", learner.send_policy_freq)
+        require(learner.prefetch <= 1, "system.learner.prefetch", f"0, or left out, {why}", learner.prefetch)
+        require(not learner.multi_gpu, "system.learner.multi_gpu", f"False {why}", learner.multi_gpu)
+        pause = collector.update_policy_second
+        require(pause == 0, "system.collector.update_policy_second", f"0 {why}", pause)
+        size, in_episodes = rollout_size(policy)
         uses_late = coordinator.late_transitions == "use"
         return cls(
             config=config,
@@ -115,12 +125,7 @@ class ReplaySettings:
 
 
 def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
-    """Check that a run can use a buffer that needs an env.
-
-    Args:
-        config: Config of the run.
-        kind: Type of the buffer.
-        n_step: Steps of the returns that the policy learns from, >= 1.
+    """Check that a run can use a type of buffer that needs an env, with returns of ``n_step`` steps.
 
     Raises:
         ValueError: If it cannot.
@@ -134,11 +139,6 @@ def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
 
 def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool, in_sequences: bool = False) -> None:
     """Check that a buffer can be used in a distributed run.
-
-    Args:
-        cfg: Config of the buffer.
-        priority: Whether the policy computes priorities.
-        in_sequences: Whether the policy learns from sequences.
 
     Raises:
         ValueError: If the buffer cannot be used.
@@ -156,30 +156,8 @@ OF_REPLAY = ("samples_per_insert", "tolerance", "max_policy_lag", "on_policy_lag
 """Settings of ``system.coordinator`` that are for replay buffers only."""
 
 
-def check_rollouts(config: ParallelConfig) -> None:
-    """Check that a run can collect rollouts of the newest weights.
-
-    Raises:
-        ValueError: If a setting has no effect, or cannot be used, with a policy that learns from rollouts.
-    """
-    name, system = str(config.main.policy["type"]), config.system
-    check_unused(system.coordinator, OF_REPLAY, "which learns from rollouts of its newest weights", name)
-    kind, learner, collector = system.collector.type, system.learner, system.collector
-    why = f"with {name!r}, which learns from rollouts of its newest weights"
-    require(kind == "zergling", "system.collector.type", f'"zergling" {why}', kind)
-    require(learner.send_policy_freq == 1, "system.learner.send_policy_freq", f"1 {why}", learner.send_policy_freq)
-    require(learner.prefetch <= 1, "system.learner.prefetch", f"0, or left out, {why}", learner.prefetch)
-    require(not learner.multi_gpu, "system.learner.multi_gpu", f"False {why}", learner.multi_gpu)
-    pause = collector.update_policy_second
-    require(pause == 0, "system.collector.update_policy_second", f"0 {why}", pause)
-
-
 def check_unused(coordinator: CoordinatorConfig, names: tuple[str, ...], why: str, policy: str) -> None:
-    """Check that settings of the coordinator without effect have their defaults.
-
-    Raises:
-        ValueError: If one has not.
-    """
+    """Raise a ``ValueError`` unless settings of the coordinator without effect have their defaults."""
     defaults = CoordinatorConfig()
     for name in names:
         value, default = getattr(coordinator, name), getattr(defaults, name)
@@ -208,11 +186,7 @@ NAME = "main.policy"
 
 
 def check_policy(policy: Mapping[str, Any], demonstrations: str | None = None) -> None:
-    """Check that a distributed run can train a policy.
-
-    Args:
-        policy: ``type`` and config of the policy.
-        demonstrations: Data set of the run's demonstrations; None if it has none.
+    """Check that a distributed run can train a policy, with a data set of demonstrations or without one.
 
     Raises:
         ValueError: If it cannot; the message names those that it can train, or what to do instead.
@@ -248,13 +222,9 @@ def known_policies() -> list[str]:
         >>> {"bc", "cql", "mbpo"} & set(known_policies())
         set()
     """
-    kinds = {name: one for name, one in _classes().items() if one.trains_on == "envs"}
-    return sorted(name for name, one in kinds.items() if not _imagines(one))
+    kinds: dict[str, Any] = {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
+    return sorted(name for name, one in kinds.items() if one.trains_on == "envs" and not _imagines(one))
 
 
 def _imagines(found: Any) -> bool:
     return bool(getattr(found, "imagines", False))
-
-
-def _classes() -> dict[str, Any]:
-    return {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}

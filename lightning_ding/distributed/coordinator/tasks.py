@@ -64,9 +64,7 @@ class WorkerRecord:
 class TaskBook:
     """The workers and tasks of a run; must not be used from several threads at once.
 
-    Args:
-        lease: Seconds without a message after which a worker loses its task.
-        clock: Function that returns the time in seconds.
+    A worker that sends no message for ``lease`` seconds loses its task.
     """
 
     def __init__(self, lease: float, clock: Callable[[], float]) -> None:
@@ -77,8 +75,6 @@ class TaskBook:
         self._runs = 0
         self.over: deque[str] = deque(maxlen=REMEMBERED)
         """Ids of the attempts that have ended most recently."""
-
-    # ------------------------------------------------------------------ workers
 
     def connect(self, worker_id: str, role: Role) -> None:
         """Add a worker, or renew its lease.
@@ -115,8 +111,6 @@ class TaskBook:
         now = self._clock()
         return [worker for worker in self.workers.values() if worker.deadline < now]
 
-    # ------------------------------------------------------------------ tasks
-
     def add(self, role: Role, info: Mapping[str, Any]) -> Task:
         """Put a task into the queue."""
         task = Task(role, str(info["task_id"]), dict(info), waiting_since=self._clock())
@@ -143,7 +137,8 @@ class TaskBook:
             return None
         task = waiting[0]
         self._runs += 1
-        task.slot = self._free_slot()
+        taken = {one.slot for one in self.running("collector")}
+        task.slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
         task.run_id, task.owner, task.run_number = secrets.token_hex(8), worker.worker_id, self._runs
         task.is_touched = task.has_progressed = False
         worker.task_id = task.task_id
@@ -156,7 +151,7 @@ class TaskBook:
             Refusal: 404, if there is no such task.
             LeaseLostError: If the task has another owner now, or this attempt has ended.
         """
-        if self.is_over(run_id):
+        if run_id in self.over:
             raise LeaseLostError(f"the attempt {run_id} at the task {task_id} is over")
         task = self.tasks.get(task_id)
         if task is None:
@@ -165,10 +160,6 @@ class TaskBook:
             raise LeaseLostError(f"the task {task_id} has another owner or attempt")
         task.is_touched = True
         return task
-
-    def is_over(self, run_id: str) -> bool:
-        """Return whether an attempt has ended recently."""
-        return run_id in self.over
 
     def release(self, task: Task) -> None:
         """Take a task from its owner, and let it wait for another one."""
@@ -185,12 +176,6 @@ class TaskBook:
         """Remove a task."""
         self.release(task)
         self.tasks.pop(task.task_id, None)
-
-    def _free_slot(self) -> int:
-        taken = {task.slot for task in self.running("collector")}
-        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
-
-    # ------------------------------------------------------------------ state
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Return ``tasks`` without their contents, and ``contents``, both as builtins and by the ids of the tasks."""

@@ -42,7 +42,8 @@ def read_token(token_file: str | None, folder: Path | None = None) -> str | None
             message does not contain the token.
     """
     if token_file is not None:
-        return _checked(_read(Path(token_file)), f"the token in {token_file}")
+        _warn_of_readers(Path(token_file), "the token")
+        return _checked(Path(token_file).read_text(errors="replace").strip(), f"the token in {token_file}")
     token = os.environ.get(VARIABLE)
     if token is not None:
         return _checked(token.strip(), f"the token in {VARIABLE}")
@@ -61,11 +62,9 @@ def make_token(folder: Path) -> None:
 
 
 def is_authorised(header: str | None, token: str | None) -> bool:
-    """Return whether a request may be answered, in a time that does not depend on how much of the token is right.
+    """Return whether a request with a header ``Authorization`` may be answered; without a token, any may.
 
-    Args:
-        header: Content of the header ``Authorization``.
-        token: The token; None accepts every request.
+    The time that it takes does not depend on how much of the token is right.
     """
     given = (header or "").encode(errors="surrogateescape")
     return token is None or hmac.compare_digest(given, f"Bearer {token}".encode())
@@ -141,11 +140,6 @@ def callable_name(host: str) -> str:
         logger.warning("this machine's name %r cannot be resolved: workers elsewhere need --host: %s", name, error)
         return "::1" if ":" in host else "127.0.0.1"
     return name
-
-
-def _read(file: Path) -> str:
-    _warn_of_readers(file, "the token")
-    return file.read_text(errors="replace").strip()
 
 
 def _warn_of_readers(file: Path, secret: str) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
-import random
 import re
 import ssl
 import threading
-import time
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -19,21 +16,24 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.file_store import FileStore, is_marked
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER
-from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
+from lightning_ding.distributed.transport import (
+    ADDRESS_FILE,
+    Message,
+    NoAnswerError,
+    Refusal,
+    RetryingChannel,
+    refusal_of,
+)
 
 CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 30.0
-FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 HOST = re.compile(r"[0-9A-Za-z.:_%-]{1,255}")
 
-logger = logging.getLogger(__name__)
 
-
-class FlaskChannel(Channel):
+class FlaskChannel(RetryingChannel):
     """Sends messages with ``POST``, over one connection for each calling thread.
 
-    A message without an answer is sent again, so the coordinator may receive it twice; ids and numbers in the message
-    show that it is the same. ``connect`` fails if this machine sees a different folder than the coordinator.
+    ``connect`` fails if this machine sees a different folder than the coordinator.
 
     Args:
         folder: Folder of the run, on a disk that all machines share; tensors are in ``folder/data``.
@@ -52,6 +52,8 @@ class FlaskChannel(Channel):
         ValueError: If an argument is out of range.
     """
 
+    failures = (OSError, HTTPException, NoAnswerError)
+
     def __init__(
         self,
         folder: Path,
@@ -67,20 +69,17 @@ class FlaskChannel(Channel):
     ) -> None:
         require(host is None or bool(HOST.fullmatch(host)), "host", "a name or an address", host)
         require(port is None or 0 < port < 65536, "port", "in [1, 65535]", port)
-        require(reconnect_timeout > 0, "reconnect_timeout", "> 0 seconds", reconnect_timeout)
+        super().__init__(reconnect_timeout)
         self._folder = folder
         self._data = folder / "data" if path_data is None else Path(path_data)
         self._policies = None if path_policy is None else Path(path_policy)
         self._max_block = max_block
-        self.reconnect_timeout = reconnect_timeout
-        self._address_file = folder / "coordinator.json"
+        self._address_file = folder / ADDRESS_FILE
         self._host, self._port, self._tls = host, port, tls
         self._headers = {"Content-Type": "application/json", CHANNEL_HEADER: str(channel)}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._has_answered = False
         self._connections: dict[int, HTTPConnection] = {}  # by the id of the thread
-        self._closed = threading.Event()
 
     @cached_property
     def store(self) -> FileStore:  # type: ignore[override]
@@ -88,43 +87,19 @@ class FlaskChannel(Channel):
         return FileStore(self._data, self._max_block, self._policies)
 
     @override
-    def call(self, name: str, message: Message | None = None) -> Message:
-        body = json.dumps(message or {}, allow_nan=False).encode()
-        end = time.monotonic() + self.reconnect_timeout
-        wait = FIRST_WAIT
-        while not self._closed.is_set():
-            try:
-                return self._send(name, body, end - time.monotonic())
-            except (OSError, HTTPException, _NoAnswerError) as error:
-                if (connection := self._connections.pop(threading.get_ident(), None)) is not None:
-                    connection.close()
-                left = end - time.monotonic()
-                if left <= 0:
-                    reason = f"no answer to {name!r} in {self.reconnect_timeout:g} s: {error}"
-                    raise CoordinatorGoneError(reason) from error
-                if wait == FIRST_WAIT:
-                    # a coordinator may start later than its workers
-                    level = logging.WARNING if self._has_answered else logging.INFO
-                    logger.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
-            self._closed.wait(min(left, wait * random.uniform(0.5, 1.0)))
-            wait = min(2 * wait, LONGEST_WAIT)
-        raise CoordinatorGoneError(f"the channel was closed, so {name!r} got no answer")
-
-    @override
     def close(self) -> None:
         self._closed.set()
         for connection in list(self._connections.values()):
             connection.close()
 
-    def _send(self, name: str, body: bytes, left: float) -> Message:
-        """Send once.
+    @override
+    def _forget_connection(self) -> None:
+        if (connection := self._connections.pop(threading.get_ident(), None)) is not None:
+            connection.close()
 
-        Raises:
-            Refusal: If the coordinator refuses the message, uses another folder, or has a certificate that this worker
-                does not trust.
-            OSError: If there is no answer; also HTTPException.
-            _NoAnswerError: If it comes from another program than the coordinator, or reports an internal error.
-        """
+    @override
+    def _send(self, name: str, message: Message, left: float) -> Message:
+        body = json.dumps(message, allow_nan=False).encode()
         connection = self._connections.get(threading.get_ident())
         if connection is None or (sock := connection.sock) is None:  # the coordinator closes it after some refusals
             connection = self._connect()
@@ -134,12 +109,13 @@ class FlaskChannel(Channel):
         response = connection.getresponse()
         content = _parse(response.status, response.read())
         self._has_answered = True
-        if response.status == 200:
-            if name == "connect":
-                self._check_folder(response.headers.get(MARK_HEADER))
-            return dict(content["data"])
-        reason = str(content["message"])
-        raise LeaseLostError(reason) if response.status == 409 else Refusal(response.status, reason)
+        if response.status != 200:
+            raise refusal_of(response.status, str(content["message"]))
+        mark = response.headers.get(MARK_HEADER)
+        if name == "connect" and mark is not None and not is_marked(self._data, mark):
+            named = f"main.exp_name={str(self._folder)!r}, which is {str(self._folder.absolute())!r} here,"
+            raise Refusal(403, f"{named} is not the folder of the coordinator's run: all machines must share it")
+        return dict(content["data"])
 
     def _connect(self) -> HTTPConnection:
         host, port = self._find()
@@ -154,11 +130,6 @@ class FlaskChannel(Channel):
         self._connections[threading.get_ident()] = connection
         return connection
 
-    def _check_folder(self, mark: str | None) -> None:
-        if mark is not None and not is_marked(self._data, mark):
-            name = f"main.exp_name={str(self._folder)!r}, which is {str(self._folder.absolute())!r} here,"
-            raise Refusal(403, f"{name} is not the folder of the coordinator's run: all machines must share it")
-
     def _find(self) -> tuple[str, int]:
         """Return host and port of the coordinator, if they are known."""
         host, port = self._host, self._port
@@ -167,9 +138,9 @@ class FlaskChannel(Channel):
                 content = json.loads(self._address_file.read_text())
                 host, port = host or str(content["host"]), port or int(content["port"])
             except (OSError, ValueError, TypeError, KeyError) as error:
-                raise _NoAnswerError(f"{self._address_file} contains no address of a coordinator: {error}") from error
+                raise NoAnswerError(f"{self._address_file} contains no address of a coordinator: {error}") from error
             if not HOST.fullmatch(host):
-                raise _NoAnswerError(f"{self._address_file} must hold a host, got {host[:100]!r}")
+                raise NoAnswerError(f"{self._address_file} must hold a host, got {host[:100]!r}")
         return host, port
 
 
@@ -192,19 +163,15 @@ class _Secure(_Connection, HTTPSConnection):
     """The same over TLS."""
 
 
-class _NoAnswerError(Exception):
-    """There was no answer from a coordinator; a later attempt may succeed."""
-
-
 def _parse(status: int, body: bytes) -> dict[str, Any]:
     """Return the content of an answer, which may come from another program than the coordinator."""
     if status != 200 and not 400 <= status < 500:
-        raise _NoAnswerError(f"status {status}: {body[:200]!r}")
+        raise NoAnswerError(f"status {status}: {body[:200]!r}")
     try:
         content = json.loads(body)
         is_answer = content["code"] == status and isinstance(content["data"], dict)
     except (ValueError, TypeError, KeyError, RecursionError):
         is_answer = False
     if not is_answer:
-        raise _NoAnswerError(f"status {status}, not from a coordinator: {body[:200]!r}")
+        raise NoAnswerError(f"status {status}, not from a coordinator: {body[:200]!r}")
     return dict(content)

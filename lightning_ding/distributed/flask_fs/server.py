@@ -23,13 +23,7 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER
 from lightning_ding.distributed.flask_fs.auth import callable_name, is_authorised
-from lightning_ding.distributed.flask_fs.connections import (
-    Connections,
-    Handshakes,
-    SparseLog,
-    allowed_connections,
-    web,
-)
+from lightning_ding.distributed.flask_fs.connections import Connections, Handshakes, SparseLog, allowed_connections, web
 from lightning_ding.distributed.messages import parse_message
 from lightning_ding.distributed.transport import DATA, HEARTBEAT, Handler, Message, Refusal, Server
 
@@ -219,12 +213,7 @@ class FlaskServer(Server):
 
 
 def _content(status: int, reason: str, data: Message | None = None) -> bytes:
-    """Return the JSON of an answer.
-
-    Raises:
-        ValueError: If the data contains a non-finite number.
-        TypeError: If the data contains a type that JSON does not have.
-    """
+    """Return the JSON of an answer, which can hold finite numbers only."""
     content = {"success": status == 200, "code": status, "message": reason[:500], "data": data or {}}
     return json.dumps(content, allow_nan=False).encode()
 

@@ -51,11 +51,7 @@ def needs_of_learner(cfg: ParallelConfig) -> Needs:
 
 
 def room_for_collectors(cpus: float, others: int) -> int:
-    """Return the number of collectors for which a cluster has room, at least 1.
-
-    Args:
-        cpus: CPUs of the whole cluster.
-        others: CPUs of coordinator and learner.
+    """Return the number of collectors for which a cluster has room next to the CPUs of others, at least 1.
 
     Example:
         >>> room_for_collectors(8.0, 2), room_for_collectors(1.0, 2)
@@ -70,11 +66,6 @@ class Collectors:
     A fixed number of them is reserved in one placement group with the strategy SPREAD. Ray moves the bundles of a dead
     node to another one, as soon as there is room. If the number follows the cluster, it fills all CPUs, so nothing is
     reserved: coordinator and learner could not be restarted on another node otherwise.
-
-    Args:
-        workers: Set in which the collectors are started.
-        number: Number of collectors; None if it follows the cluster.
-        others: CPUs of coordinator and learner.
     """
 
     def __init__(self, workers: WorkerSet, number: int | None, others: int) -> None:
@@ -106,18 +97,16 @@ class Collectors:
             logger.info("%d collectors instead of %d, because the cluster has changed", wanted, len(self._names))
         while len(self._names) < wanted:
             self._start_one("SPREAD", is_needed=not self._names)
-        for name in self._most_dispensable()[: len(self._names) - wanted]:
-            self._workers.stop(name)
-            self._names.remove(name)
+        if len(self._names) > wanted:  # those without a node are stopped first, then the newest
+            alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+            newest_first = self._names[::-1]
+            most_dispensable = sorted(newest_first, key=lambda name: self._workers.node(name) in alive)
+            for name in most_dispensable[: len(self._names) - wanted]:
+                self._workers.stop(name)
+                self._names.remove(name)
 
     def _start_one(self, strategy: object, is_needed: bool = True) -> None:
         self._started += 1
         name = f"collector {self._started}"
         self._workers.start(name, "collector", NEEDS, [strategy], is_needed)
         self._names.append(name)
-
-    def _most_dispensable(self) -> list[str]:
-        """Return the collectors in the order in which they are stopped: those without a node first, then the newest."""
-        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-        newest_first = self._names[::-1]
-        return sorted(newest_first, key=lambda name: self._workers.node(name) in alive)

@@ -90,13 +90,7 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
 
 @contextmanager
 def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
-    """Connect to a cluster or start Ray on this machine, and disconnect at the end; keep an existing connection.
-
-    Raises:
-        ImportError: If Ray is not installed.
-        ValueError: If ``system.ray_address`` does not have the form of an address.
-        ConnectionError: If there is no cluster at the address.
-    """
+    """Connect to a cluster or start Ray on this machine, and disconnect at the end; keep an existing connection."""
     ray = import_ray()
     if ray.is_initialized():
         yield ray
@@ -107,7 +101,10 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 gives other processes nearly all of a busy core
-        limits = {"num_cpus": _cpus_of_this_machine(cfg), "object_store_memory": OBJECT_STORE}
+        others, is_auto = 1 + number_of_ranks(cfg), cfg.system.collector.num == "auto"
+        # one CPU for each actor even on a smaller machine, since they mostly wait
+        cpus = max(os.cpu_count() or 1, others + 1) if is_auto else cfg.system.collector.number + others
+        limits = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE}
         ray.init("local", **limits, include_dashboard=False, **quiet)  # also on a machine of a cluster
     try:
         yield ray
@@ -115,33 +112,18 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _cpus_of_this_machine(cfg: ParallelConfig) -> int:
-    """Return the CPUs that Ray may assign: one for each actor even on a smaller machine, since they mostly wait."""
-    others = _other_cpus(cfg)
-    is_auto = cfg.system.collector.num == "auto"
-    return max(os.cpu_count() or 1, others + 1) if is_auto else cfg.system.collector.number + others
-
-
-def _other_cpus(cfg: ParallelConfig) -> int:
-    """Return the CPUs of coordinator and learner."""
-    return 1 + number_of_ranks(cfg)
-
-
 class _Run:
-    """The actors of one run.
-
-    Args:
-        cfg: Config of the run.
-        resume: Whether to resume the run in its folder.
-        received: Numbers of the signals that have arrived, to which others may be added.
-    """
+    """The actors of one run, which ends early after a signal."""
 
     def __init__(self, cfg: ParallelConfig, resume: bool, received: Sequence[int]) -> None:
         self._ray = import_ray()
         self._received = received
         self._ranks = number_of_ranks(cfg)
         number = None if cfg.system.collector.num == "auto" else cfg.system.collector.number
-        self._cfg = cfg = with_a_device_for_each_actor(self._with_number(cfg), self._ranks)
+        if number is None:  # as many as the cluster has room for now
+            room = room_for_collectors(self._ray.cluster_resources().get("CPU", 0), 1 + self._ranks)
+            cfg = replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=room)))
+        self._cfg = cfg = with_a_device_for_each_actor(cfg, self._ranks)
         self._workers = WorkerSet(cfg)
         options: Any = {"num_cpus": 1, "max_restarts": -1}
         coordinator = coordinator_class(CoordinatorActor, namespace_of(cfg.main.exp_name), **options)
@@ -151,7 +133,12 @@ class _Run:
 
     def wait(self) -> None:
         """Start the workers and wait for the end of the run."""
-        self._wait_for_coordinator()
+        answer = self._coordinator.mistake.remote()
+        while not self._ray.wait([answer], timeout=LOOK)[0]:
+            self._leave_after_signal()
+            self._workers.look()
+        if (mistake := self._ray.get(answer)) is not None:
+            raise mistake
         needs = needs_of_learner(self._cfg)
         placed = ("DEFAULT",) if self._ranks == 1 else self._workers.reserve(needs, self._ranks, "PACK")
         self._workers.start("learner 0", "learner", needs, placed)
@@ -172,21 +159,6 @@ class _Run:
         """Kill all actors that are still alive."""
         self._workers.close()
         self._ray.kill(self._coordinator)
-
-    def _with_number(self, cfg: ParallelConfig) -> ParallelConfig:
-        """Return a config with the number of collectors for which the cluster has room now in place of "auto"."""
-        if cfg.system.collector.num != "auto":
-            return cfg
-        number = room_for_collectors(self._ray.cluster_resources().get("CPU", 0), _other_cpus(cfg))
-        return replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=number)))
-
-    def _wait_for_coordinator(self) -> None:
-        answer = self._coordinator.mistake.remote()
-        while not self._ray.wait([answer], timeout=LOOK)[0]:
-            self._leave_after_signal()
-            self._workers.look()
-        if (mistake := self._ray.get(answer)) is not None:
-            raise mistake
 
     def _leave_after_signal(self) -> None:
         if self._received:
@@ -226,12 +198,7 @@ class RayTransport(Transport):
 
     @override
     def connect(self, config: ParallelConfig, host: str | None = None, port: int | None = None) -> Channel:
-        """Return a channel to the coordinator's actor; join the cluster first if this process has not.
-
-        Raises:
-            ImportError: If Ray is not installed.
-            ConnectionError: If there is no cluster at ``system.ray_address``.
-        """
+        """Return a channel to the coordinator's actor; join the cluster first if this process has not."""
         require(host is None, "host", "None over Ray, which finds the coordinator by its name", host)
         namespace = namespace_of(config.main.exp_name)
         if not import_ray().is_initialized():

@@ -24,7 +24,7 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.block_files import block_of, bytes_of, flatten, read_block, write_bytes
 from lightning_ding.distributed.ray import import_ray
-from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
+from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store, check_handle
 
 FETCH_TIMEOUT = 60.0  # seconds for a block from another machine
 SMALL = 65_536
@@ -55,9 +55,6 @@ class RayStore(Store):
         folder: Folder in which the coordinator also keeps weights as files, until they are deleted, so that they
             survive every process. None for a worker.
         max_bytes: Maximum size of a block, in bytes.
-
-    Raises:
-        ImportError: If Ray is not installed.
     """
 
     def __init__(self, folder: Path | None = None, max_bytes: int = 2_000_000_000) -> None:
@@ -68,8 +65,6 @@ class RayStore(Store):
         self._rounds: WeakValueDictionary[str, Handle] = WeakValueDictionary()  # put here and not deleted, by name
         self._deleted: list[str] = []
         self._lock = threading.Lock()
-
-    # ------------------------------------------------------------------ the interface of a store
 
     @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Any:
@@ -82,12 +77,7 @@ class RayStore(Store):
 
     @override
     def get(self, handle: Any) -> Block:
-        """Return a block; the coordinator keeps weights that it reads.
-
-        Raises:
-            Refusal: See the base class.
-            OSError: If the coordinator has no space for new weights.
-        """
+        """Return a block; the coordinator keeps weights that it reads, or raises an ``OSError`` if they do not fit."""
         kind, name = check_handle(handle)
         content = self._bytes_of(handle)
         block = block_of(bytes(content), f"the {kind} block {name}")
@@ -116,8 +106,6 @@ class RayStore(Store):
         write_bytes(file, self._bytes_of(handle))
         self.delete(handle)
 
-    # ------------------------------------------------------------------ for messages
-
     def take_deleted(self) -> list[str]:
         """Return the names of the rounds that were deleted since the last call."""
         with self._lock:
@@ -131,31 +119,20 @@ class RayStore(Store):
                 handle.content = None
 
     def with_weights(self, answer: Any) -> Any:
-        """Return an answer of the coordinator in which the handles of weights hold the weights.
-
-        Raises:
-            Refusal: If a file of weights is too large (413) or truncated (422).
-            OSError: If the object store and its disk are full.
-        """
-        if is_handle(answer):
-            return self._kept(answer["name"]) if answer["kind"] == "policy" else answer
+        """Return an answer of the coordinator in which the handles of weights hold the weights."""
         if not isinstance(answer, dict):
             return answer
+        if answer.keys() == {"kind", "name"}:  # a handle
+            return self._kept(answer["name"]) if answer["kind"] == "policy" else answer
         return {name: self.with_weights(value) for name, value in answer.items()}
 
     def delete_other_weights(self, handles: Iterable[Mapping[str, str]]) -> None:
-        """Delete the files of all weights but some, because an earlier process was killed before it published them.
-
-        Args:
-            handles: Handles of the weights to keep.
-        """
+        """Delete the files of all other weights, because an earlier process was killed before it published them."""
         assert self._folder is not None
         kept = {self._file(handle["name"]).name for handle in handles}
         for file in (self._folder / "policy").glob("*"):
             if file.name not in kept:
                 file.unlink(missing_ok=True)
-
-    # ------------------------------------------------------------------ helpers
 
     def _keeps(self, kind: str) -> bool:
         return kind == "policy" and self._folder is not None
@@ -195,7 +172,11 @@ class RayStore(Store):
         if self._keeps(kind):
             content = self._kept(name).content or content
         if isinstance(content, self._ray.ObjectRef):
-            content = self._fetched(content, f"the {kind} block {name}")
+            errors = self._ray.exceptions
+            try:
+                content = self._ray.get(content, timeout=FETCH_TIMEOUT)
+            except (errors.ObjectLostError, errors.GetTimeoutError, errors.RaySystemError) as error:
+                raise Refusal(404, f"the {kind} block {name} is lost: {type(error).__name__}") from error
         if content is None:
             raise Refusal(404, f"there is no {kind} block {name}")
         if not isinstance(content, (bytes, np.ndarray)):
@@ -204,32 +185,6 @@ class RayStore(Store):
             raise Refusal(413, f"the {kind} block {name} has {len(content)} bytes, more than {self._max_bytes}")
         return content
 
-    def _fetched(self, ref: Any, name: str) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(ref, timeout=FETCH_TIMEOUT)
-        except (errors.ObjectLostError, errors.GetTimeoutError, errors.RaySystemError) as error:
-            raise Refusal(404, f"{name} is lost: {type(error).__name__}") from error
-
     def _file(self, name: str) -> Path:
         assert self._folder is not None
         return self._folder / "policy" / f"{name}.safetensors"
-
-
-def check_handle(handle: Any) -> tuple[Kind, str]:
-    """Return the kind and the name of a handle.
-
-    Raises:
-        Refusal: If the handle is malformed (400).
-    """
-    if not is_handle(handle):
-        raise Refusal(400, f"a handle must be {{'kind': one of {', '.join(KINDS)}, 'name': 32 hex digits}}")
-    return handle["kind"], handle["name"]
-
-
-def is_handle(value: Any) -> bool:
-    """Return whether a value has the form of a handle."""
-    if not isinstance(value, dict) or value.keys() != {"kind", "name"} or value["kind"] not in KINDS:
-        return False
-    name = value["name"]
-    return isinstance(name, str) and len(name) == 32 and set(name) <= set("0123456789abcdef")

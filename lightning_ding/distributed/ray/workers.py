@@ -39,14 +39,9 @@ PATIENCE = 20.0  # seconds until an earlier coordinator of the same run, whose n
 def answer(handler: Handler, store: RayStore, name: str, message: Message, deleted: Sequence[str]) -> dict[str, Any]:
     """Return ``{"reply"}``, ``{"refused": [status, reason]}``, or ``{"failed": reason}`` to be sent again.
 
-    A full disk or another ``OSError`` may be over a little later, so the sender sends the same message again.
+    First release the rounds that the sender has deleted.
 
-    Args:
-        handler: Answers the messages, ``Coordinator.handle``.
-        store: Store of the coordinator.
-        name: Name of the message.
-        message: Content of the message.
-        deleted: Names of rounds that the sender has deleted.
+    A full disk or another ``OSError`` may be over a little later, so the sender sends the same message again.
     """
     store.release(deleted)
     try:
@@ -59,14 +54,10 @@ def answer(handler: Handler, store: RayStore, name: str, message: Message, delet
 
 
 class CoordinatorActor:
-    """The coordinator; after Ray has restarted it, it resumes the run in its folder.
+    """The coordinator, which resumes the run in its folder once Ray has restarted it, or at once with ``resume``.
 
     Ray passes on only the text of an error in ``__init__``. Therefore an error in the config or the folder is kept, and
     :meth:`mistake` returns it.
-
-    Args:
-        cfg: Config of the run, with an absolute ``exp_name``.
-        resume: Whether to resume the run in the folder at the first start, too.
     """
 
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
@@ -93,10 +84,6 @@ class CoordinatorActor:
 
     def look(self, timeout: float, collectors: int | None) -> dict[str, Any]:
         """Wait until the run is over and all workers have been notified, but not longer than ``timeout`` seconds.
-
-        Args:
-            timeout: Longest time to wait, in seconds.
-            collectors: Number of collecting tasks, if it follows the cluster; otherwise None.
 
         Returns:
             ``is_over``, and ``line`` about the progress of the run if it is time for one, otherwise None.
@@ -125,6 +112,8 @@ class CoordinatorActor:
         return {**result, "error": self._coordinator.failure}
 
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
+        from ray.util.metrics import Gauge
+
         from lightning_ding.distributed.coordinator.coordinator import Coordinator
 
         self._held = ExitStack()
@@ -135,25 +124,13 @@ class CoordinatorActor:
         self._coordinator = Coordinator(cfg, store, resume=bool(resumes))
         store.delete_other_weights(self._coordinator.run.weights.handles())
         self._coordinator.start()
-        self._gauges = {name: _gauge(name, about, self._folder) for name, about in METRICS.items()}
-
-
-def _gauge(name: str, about: str, folder: Path) -> Any:
-    """Return a metric of Ray with the folder of the run as its tag ``run``."""
-    from ray.util.metrics import Gauge
-
-    gauge = Gauge(f"lightning_ding_{name}", about, ("run",))
-    gauge.set_default_tags({"run": str(folder)})
-    return gauge
+        for name, about in METRICS.items():
+            self._gauges[name] = gauge = Gauge(f"lightning_ding_{name}", about, ("run",))
+            gauge.set_default_tags({"run": str(self._folder)})
 
 
 class WorkerActor:
-    """A learner, a rank of a learner, or a collector.
-
-    Args:
-        cfg: Config of the run, with an absolute ``exp_name`` and ``system.transport`` ``"ray"``.
-        role: ``"learner"`` or ``"collector"``.
-    """
+    """A learner, a rank of a learner, or a collector."""
 
     def __init__(self, cfg: ParallelConfig, role: str) -> None:
         self._cfg = cfg
@@ -173,10 +150,7 @@ class WorkerActor:
     def run(self, rank: int = 0, ranks: int = 1, address: tuple[str, int] | None = None) -> int | Exception:
         """Do tasks until the run is over; called again after Ray has restarted this actor.
 
-        Args:
-            rank: Index of the rank.
-            ranks: Number of ranks of the learner.
-            address: Host and port of the store of rank zero, if there are several ranks.
+        If there are several ranks, they meet at the address of the store of rank zero.
 
         Returns:
             The exit code, or the error in the config that makes a worker impossible.

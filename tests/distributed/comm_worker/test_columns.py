@@ -15,7 +15,7 @@ from gymnasium import spaces
 from lightning_ding import nested
 from lightning_ding.distributed.collector.base import create_parallel_collector
 from lightning_ding.distributed.comm_worker.columns import columns_of, forms_of
-from lightning_ding.distributed.coordinator.schema import Announced
+from lightning_ding.distributed.messages import read_columns
 from lightning_ding.policy.dqn import DQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.distributed.comm_worker.learning_coordinator import Learner, LearningCoordinator
@@ -120,7 +120,7 @@ def test_blocks_of_a_collector_have_exactly_the_announced_columns(name: str, ran
         cfg, get_policy_update_info=weights(policy), send_stepdata=blocks.append, send_metadata=send
     )
     collector.start()
-    announced = Announced.of(columns_of(policy, VECTOR, spaces.Discrete(2)))
+    announced = read_columns(columns_of(policy, VECTOR, spaces.Discrete(2)))
     checked = announced.check(blocks[0])
     before = {name: (leaf.dtype, leaf.shape) for name, leaf in nested.flatten(blocks[0]).items()}
     assert {name: (leaf.dtype, leaf.shape) for name, leaf in nested.flatten(checked).items()} == before

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.coordinator.schema import Announced
+from lightning_ding.distributed.messages import read_columns
 from lightning_ding.distributed.transport import Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, announced, both, config, transitions
 
@@ -166,5 +166,5 @@ def test_malformed_columns_are_refused(run: Run, changed: dict[str, Any]) -> Non
 
 
 def test_columns_are_saved_as_they_are() -> None:
-    columns = Announced.of(announced())
-    assert Announced.of(json.loads(json.dumps(columns.state_dict()))) == columns
+    columns = read_columns(announced())
+    assert read_columns(json.loads(json.dumps(columns.state_dict()))) == columns

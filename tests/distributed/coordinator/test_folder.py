@@ -10,10 +10,8 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator import folder as folder_module
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.folder import FolderInUseError, check_start, locked
-from lightning_ding.distributed.in_process import MemoryStore
 from tests.distributed.coordinator.coordinating import config
 
 
@@ -73,23 +71,3 @@ def test_coordinator_that_cannot_write_at_its_end_releases_the_folder(
     with pytest.raises(OSError, match="no space"):
         first.close()
     Coordinator(settings, resume=True).close()
-
-
-def test_files_of_an_earlier_version_are_imported_by_one_process_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coordinator = Coordinator(config(tmp_path), MemoryStore())
-    coordinator.sweep()
-    coordinator.close()
-    with locked(tmp_path):
-        pass  # an earlier version has left its file, too
-    imported = []
-
-    def note(*given: object) -> None:
-        with pytest.raises(FolderInUseError), locked(tmp_path):
-            pass
-        imported.append(given)
-
-    monkeypatch.setattr(folder_module, "import_older", note)
-    check_start(resolve(ParallelConfig, config(tmp_path)), resume=True)
-    assert len(imported) == 1

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -283,9 +282,7 @@ def test_change_of_a_task_rewrites_neither_the_other_tasks_nor_their_contents(
     ]
 
 
-def test_evaluations_are_written_with_the_next_one_alone_and_read_from_the_results_of_earlier_versions(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluations_are_written_with_the_next_one_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     _, collector = both(run)
     results = run.coordinator.run.results
     evaluations = [{"env_step": step, "reward_mean": 1.0} for step in (4, 8)]
@@ -296,10 +293,8 @@ def test_evaluations_are_written_with_the_next_one_alone_and_read_from_the_resul
     later = run_and_write(run, monkeypatch, lambda: collector.take())
     assert ("state", "results") in later
     assert ("state", "evaluations") not in later
-    database = run.coordinator.run.database
-    database.write({("state", "evaluations"): None, ("state", "results"): {**results.state_dict(), "train_iter": 3}})
     run.restart()
-    assert (run.coordinator.run.results.evaluations, run.coordinator.run.results.train_iter) == (evaluations, 3)
+    assert run.coordinator.run.results.evaluations == evaluations
 
 
 def run_and_write(run: Run, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> dict[Any, Any]:
@@ -460,23 +455,6 @@ def test_data_that_a_power_cut_tore_do_not_stop_a_start(run: Run, left: str, cap
     assert sorted(file.stem in message for file in torn for message in told) == [False, False, True, True]
     assert (len(files(run)), list(run.entries)) == (2, [1, 4])
     assert collector.send(transitions(first=16))["accepted"]
-
-
-def test_snapshot_with_the_names_of_an_earlier_version_is_read(run: Run) -> None:
-    learner, collector = both(run)
-    learner.publish(3)
-    collector.send(transitions(version=2))
-    run.coordinator.save()
-    collector.send(transitions(first=4, version=3))
-    before = (run.rows(), asdict(run.counts))
-    (snapshot,) = snapshots(run)
-    (snapshot / "manifest.json").unlink()
-    state = json.loads((snapshot / "state.json").read_text())
-    state.pop("manifest")  # which there was not
-    (snapshot / "state.json").write_text(json.dumps(state).replace('"data_policy_version"', '"newest_version"'))
-    run.restart()
-    assert (run.rows(), asdict(run.counts)) == before
-    assert run.counts.data_policy_version == 3
 
 
 def test_snapshots_are_on_the_disk_before_their_entries_are_deleted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ LOST = (
     f"files of a run, such as {JOURNAL}, but not coordinator/run.db, without which it cannot be resumed; "
     "nothing was changed: restore that file, or choose another folder"
 )
-OLDER = "coordinator/state.json"  # of an earlier version
 GONE = (
     "a finished run without its data, which main.keep_data=false deletes, so it cannot be continued: "
     "choose another folder"
@@ -40,7 +39,6 @@ RUNS = (
         ([], None, NONE),
         (["config.json"], None, NONE),
         ([STATE], RUNS, None),
-        ([OLDER], RUNS, None),
         ([STATE, RESULT, LEARNER], RUNS, None),  # it was given up
         ([RESULT], OVER, GONE),
         ([LEARNER], OVER, NONE),
@@ -57,7 +55,7 @@ def test_folder_takes_a_new_run_only_without_another_and_resuming_needs_one_that
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 
-    assert holds_run(tmp_path) == (STATE in files or OLDER in files)
+    assert holds_run(tmp_path) == (STATE in files)
     with _refusal(tmp_path, of_new):
         check_folder(tmp_path, resume=False)
     with _refusal(tmp_path, of_resumed):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -110,21 +109,6 @@ def test_run_is_not_resumed_without_the_data_of_its_damaged_snapshots(saved: tup
     ):
         run.restart()
     assert {file: file.read_bytes() for file in older.parents[2].rglob("*") if file.is_file()} == files
-
-
-def test_snapshot_without_checksums_of_an_earlier_version_is_used(
-    saved: tuple[Run, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    run, _ = saved
-    older, newer = sorted(folder_of(run, "snapshots").iterdir())
-    shutil.rmtree(older)
-    (newer / "manifest.json").unlink()
-    state = json.loads((newer / "state.json").read_text())
-    state.pop("manifest")
-    (newer / "state.json").write_text(json.dumps(state))
-    run.restart()
-    assert run.rows()["reward"] == list(range(12))
-    assert errors(caplog) == []
 
 
 @pytest.mark.parametrize("part", ["record", "data"])
