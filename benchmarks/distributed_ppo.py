@@ -136,7 +136,7 @@ def speed(curve: Curve) -> float:
 
 
 def table(runs: dict[str, dict[str, Any]]) -> str:
-    """Return the table of all sides: means over seeds, and returns with 95 % intervals at three points of the curves."""
+    """Return the table of all sides: speeds, and returns with 95 % intervals at three points of the curves."""
     shares = (0.25, 0.5, 0.75)
     head = [f"return at {share:.0%} of the env steps" for share in shares]
     lines = [f"| | seeds | env steps/s | {' | '.join(head)} | over the last tenth |", "|---|--:|--:|--:|--:|--:|--:|"]

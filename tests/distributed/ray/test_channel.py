@@ -122,7 +122,7 @@ def test_weights_outlive_the_learner_and_the_coordinator_and_calls_continue(
     assert handle == first
     assert channel.call("pid")["pid"] != pid
     assert RayChannel(namespace, 60.0).call("newest")["handle"] == first
-    assert channel.store.get(first).tensors["w"].sum().item() == 80_000
+    assert channel.store.get(handle).tensors["w"].sum().item() == 80_000  # the new process has shared them again
 
 
 def test_coordinator_that_is_not_there_is_looked_for_as_long_as_told(ray: Any, namespace: str) -> None:
