@@ -267,9 +267,7 @@ PROOFS = {
     "ppo_ant": Proof("ppo_mujoco", "Ant-v5", 1_000_000, 3000, algorithm="ppo"),
     "ppo_double_pendulum": Proof("ppo_mujoco", "InvertedDoublePendulum-v5", 1_000_000, 9000, algorithm="ppo"),
     "ppo_reacher": Proof("ppo_mujoco", "Reacher-v5", 1_000_000, -5, algorithm="ppo"),
-    "ppo_swimmer": Proof(  # discount factor of Stable-Baselines3's zoo
-        "ppo_mujoco", "Swimmer-v5", 1_000_000, 100, {"discount_factor": 0.9999}, algorithm="ppo"
-    ),
+    "ppo_swimmer": Proof("ppo_mujoco", "Swimmer-v5", 1_000_000, 100, algorithm="ppo"),
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
