@@ -123,6 +123,10 @@ def read_block(file: Path | str, max_bytes: int) -> Block:
     read once, and those of large files one after the other. The file is not memory-mapped, so it may be deleted or
     truncated by another process at any time.
 
+    Args:
+        file: File to read; a symbolic link is refused.
+        max_bytes: Maximum size of the file in bytes; a larger one is not read.
+
     Raises:
         Refusal: If there is no file (404), it is not a regular file (403), too large (413), or not a complete block
             (422).
@@ -141,7 +145,11 @@ def read_block(file: Path | str, max_bytes: int) -> Block:
 
 
 def form_of(file: Path | str, max_bytes: int) -> dict[str, Leaf]:
-    """Return the forms of a block's tensors by their flat names, without reading its data; refuse as ``read_block``."""
+    """Return the forms of the tensors of a block by their flat names, without reading its data.
+
+    Raises:
+        Refusal: As :func:`read_block`.
+    """
     with _opened(file, max_bytes) as (stream, size), _refusing(os.path.basename(file)):
         return _leaves(_read_header(stream, size), size - stream.tell())
 
@@ -162,7 +170,11 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 def block_of(content: bytes, name: str) -> Block:
-    """Return the block that ``bytes_of`` has made into ``content``, with sorted keys; ``name`` is for the error.
+    """Return the block that ``bytes_of`` has made into ``content``, with sorted keys.
+
+    Args:
+        content: Content of a file.
+        name: Name for the error.
 
     Raises:
         Refusal: If the content is not that of a complete block (422).

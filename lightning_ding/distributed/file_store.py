@@ -65,7 +65,10 @@ class FileStore(Store):
         return cls(Path(system.path_data) if system.path_data else data, system.coordinator.max_block, policies)
 
     def claim(self, run: Path) -> None:
-        """Note in the folders of the store that they belong to the run in a folder, unless they are inside it.
+        """Note in the folders of the store that they belong to a run, unless they are in the folder of the run.
+
+        Args:
+            run: Folder of the run.
 
         Raises:
             ValueError: If they belong to another run, whose blocks this one would delete.
@@ -132,11 +135,14 @@ class FileStore(Store):
             raise Refusal(404, f"there is no {os.path.basename(source)}") from error
 
     def sweep(self, max_age: float, kinds: Iterable[Kind] = ("batch", "priority")) -> int:
-        """Delete old blocks that were not read, and incomplete files of processes that died; return their number.
+        """Delete old blocks that were not read, and incomplete files of processes that died.
 
         Args:
             max_age: Seconds since a file was last written; the clocks of this machine and the disk may differ a little.
             kinds: Kinds of the blocks to delete; incomplete files of every kind are deleted.
+
+        Returns:
+            Number of deleted files.
         """
         require(max_age >= 0, "max_age", ">= 0 seconds", max_age)
         oldest = time.time() - max_age

@@ -208,7 +208,12 @@ def read_serials(message: Mapping[str, Any]) -> dict[str, int]:
 
 
 def read_sample_options(message: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the arguments of the buffer's ``sample`` that a learner sets, among those that its policy needs."""
+    """Return the arguments of the buffer's ``sample`` that a learner sets.
+
+    Args:
+        message: Request of a learner.
+        known: Names of the arguments that its policy needs.
+    """
     given = mapping(message, "options") if message.get("options") is not None else {}
     unknown = sorted(given.keys() - known)
     if unknown:

@@ -13,6 +13,9 @@ REPORT = 10.0
 class ProgressLine:
     """Describes the progress of a run in one line.
 
+    Args:
+        clock: Function that returns the time in seconds.
+
     Example:
         >>> times = iter([0.0, 10.0])
         >>> line = ProgressLine(lambda: next(times))
@@ -45,7 +48,11 @@ class ProgressLine:
 
 
 def last_line(result: Mapping[str, Any], folder: str) -> str:
-    """Return the line that tells people how a run ended, from its ``result.json``, which is in a folder.
+    """Return the line that tells people how a run ended.
+
+    Args:
+        result: Content of ``result.json``.
+        folder: Folder of the run.
 
     Example:
         >>> result = {"env_step": 20800, "train_iter": 1000, "seconds": 23.9, "results": {"test/return_mean": 500.0}}

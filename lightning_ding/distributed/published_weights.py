@@ -122,7 +122,11 @@ class PolicyWeights:
         self._updated_at = time.monotonic()
 
     def wait_for_first(self, tick: Callable[[], None], timeout: float = FIRST_WEIGHTS) -> None:
-        """Wait for the first weights, with a ``tick`` between two requests, and load them.
+        """Wait for the first weights and load them.
+
+        Args:
+            tick: Function that is called between two requests.
+            timeout: Longest time to wait, in seconds.
 
         Raises:
             TimeoutError: If there are no weights after ``timeout`` seconds.
@@ -139,7 +143,11 @@ class PolicyWeights:
             time.sleep(min(max(PAUSE, GROWTH * waited), LONGEST_PAUSE))
 
     def renew(self, serials: Mapping[str, int]) -> None:
-        """Load newer weights, if there are any among the serial numbers and the last update is long enough ago."""
+        """Load newer weights, if there are any and the last update is long enough ago.
+
+        Args:
+            serials: Serial number of the newest publication of each policy, from the coordinator's answer.
+        """
         is_time = time.monotonic() - self._updated_at >= self._update_second
         if self._is_renewed and is_time and serials.get(self.path, -1) > self._serial:
             self.update()

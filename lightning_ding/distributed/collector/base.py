@@ -330,7 +330,14 @@ class TaskStatistics:
         self._returns.extend(returns)
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """Return counts, averages per episode, and mean and deviation of the returns, None without an episode."""
+        """Return counts, averages per episode, and mean and standard deviation of the returns.
+
+        Args:
+            seconds: Duration of the task.
+
+        Returns:
+            Builtins; mean and standard deviation are None without an episode.
+        """
         episodes = max(1, self.episode)
         known = self.episode > 0
         _, mean, m2 = self._moments

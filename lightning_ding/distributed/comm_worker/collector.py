@@ -83,7 +83,10 @@ class CommCollector(CommRole):
         return found
 
     def store(self, data: Any) -> Any:
-        """Store a nested dict of transitions and return its handle; wait while there is no space for it.
+        """Store transitions and return their handle; wait while there is no space for them.
+
+        Args:
+            data: Nested dict of tensors, leading axis of transitions.
 
         Raises:
             LeaseLostError: If another worker got the task during the wait.

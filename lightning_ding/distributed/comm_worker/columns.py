@@ -32,7 +32,13 @@ MASK = "action_mask"
 
 
 class ColumnAnnouncer(Callback):
-    """Pass the columns of the run to a function, before the first weights are published; see :func:`columns_of`."""
+    """Pass the columns of the run to a function, before the first weights are published.
+
+    Args:
+        policy: ``type`` and config of the policy.
+        send_columns: Function that gets the message: ``columns`` and ``is_whole``.
+        is_game: Whether transitions come from games of several players.
+    """
 
     def __init__(
         self, policy: Mapping[str, Any], send_columns: Callable[[dict[str, Any]], None], is_game: bool = False
@@ -56,7 +62,13 @@ def columns_of(
     """Return the columns of a policy's transitions as a message: ``columns``, forms by flat names, and ``is_whole``.
 
     If the policy cannot make a transition of this env, for example because it reads an entry of ``info``, only the
-    observations are announced, and ``is_whole`` is false. Games of several players have a column ``player``.
+    observations are announced, and ``is_whole`` is false.
+
+    Args:
+        policy: ``type`` and config of the policy.
+        obs_space: Observation space of one env.
+        action_space: Action space of one env.
+        is_game: Whether transitions come from games of several players, which have a column ``player``.
     """
     found = {**forms_of(obs_space, "obs"), **forms_of(obs_space, "next_obs")}
     try:
@@ -75,7 +87,10 @@ def columns_of(
 def forms_of(space: spaces.Space[Any], name: str, start: int | None = None) -> dict[str, Form]:
     """Return the forms of the leaves of a space, by flat names that begin with ``name``.
 
-    ``start`` replaces the smallest value of a discrete space.
+    Args:
+        space: The space.
+        name: Name of the entry of a transition.
+        start: Smallest value of a discrete space; None means that of the space.
 
     Example:
         >>> forms_of(spaces.Dict({"x": spaces.Discrete(3)}), "obs")

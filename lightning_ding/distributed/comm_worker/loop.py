@@ -164,7 +164,9 @@ class CommWorker:
     def next_task(self) -> AssignedTask | None:
         """Wait for a task and return it; None if the run is over or :meth:`leave` was called.
 
-        Raises as :meth:`connect`.
+        Raises:
+            Refusal: If the coordinator refuses this worker.
+            CoordinatorGoneError: If the coordinator could not be reached for too long.
         """
         self.task = None
         while not self._is_leaving:

@@ -30,14 +30,22 @@ STORE_TIMEOUT = timedelta(seconds=60)
 
 
 def open_store(host: str) -> Any:
-    """Return a store in this process, in place of torchrun's, at a host that other ranks can reach and its ``port``."""
+    """Return a store in this process, which takes the place of torchrun's; its attribute ``port`` is where it listens.
+
+    Args:
+        host: Address of this machine that the other ranks can reach.
+    """
     return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)  # type: ignore[attr-defined]
 
 
 def environment_of_rank(rank: int, ranks: int, host: str, port: int) -> dict[str, str]:
     """Return the environment in which torchrun would start a rank that is the only one on its machine.
 
-    Host and port are those of the store of :func:`open_store`.
+    Args:
+        rank: Index of the rank, in [0, ranks).
+        ranks: Number of ranks.
+        host: Address of the store of :func:`open_store`.
+        port: Its port.
 
     Example:
         >>> found = environment_of_rank(1, 2, "10.0.0.1", 29500)

@@ -112,7 +112,12 @@ Kind = Literal["itself", "random", "former"]
 
 
 class League:
-    """The former selves of one player, its win rates against them, and the choice of its next opponent."""
+    """The former selves of one player, its win rates against them, and the choice of its next opponent.
+
+    Args:
+        cfg: Config of the league.
+        seed: Seed for drawing opponents.
+    """
 
     def __init__(self, cfg: LeagueConfig, seed: int = 0) -> None:
         self.config = cfg
@@ -154,14 +159,27 @@ class League:
         return "former", str(rng.choice(list(weights), p=list(weights.values())))
 
     def record(self, player: str, result: Mapping[str, int]) -> None:
-        """Record ``wins``, ``draws`` and ``losses`` against a former self; those against a removed one are ignored."""
+        """Record games against a former self. Games against a removed former self are ignored.
+
+        Args:
+            player: Policy id of the former self.
+            result: ``wins``, ``draws`` and ``losses`` of the main player.
+        """
         if player in self._games:
             wins, games = self._games[player]
             new_wins, new_games = result["wins"], result["wins"] + result["draws"] + result["losses"]
             self._games[player] = [MEMORY * wins + new_wins, MEMORY * games + new_games]
 
     def add(self, main_player: str, policy_version: int) -> str | None:
-        """Add published weights as a former self if the last one is old enough, and return its policy id, else None."""
+        """Add newly published weights as a former self, if the last one is old enough.
+
+        Args:
+            main_player: Policy id of the weights.
+            policy_version: Number of updates that produced the weights.
+
+        Returns:
+            The policy id of the new former self; None if there is none.
+        """
         if policy_version < self._snapshot_policy_version + self.config.snapshot_interval:
             return None
         self._snapshot_policy_version = policy_version

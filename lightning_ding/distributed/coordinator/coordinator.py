@@ -294,12 +294,18 @@ LARGEST_SHARE = 0.05  # share of the time that the function may take
 
 
 class Periodic:
-    """Calls a function every so many seconds in a thread, and less often if the function takes long.
-
-    The time of ``afterwards``, which is called after it, makes the calls no rarer, as postponed work would only add up.
+    """Calls a function regularly in a thread, and less often if the function takes long.
 
     After an ``OSError``, for example because the disk is full, the function is called again at the usual time. After
     any other error, ``on_error`` is called once and the thread ends.
+
+    Args:
+        name: Name of the thread.
+        seconds: Seconds between two calls, > 0.
+        function: Function to call.
+        on_error: Function that is called with the description of an error.
+        afterwards: Function that is called after each call of ``function``. Its time does not make the calls rarer,
+            because work that is postponed would only add up.
     """
 
     def __init__(

@@ -33,9 +33,10 @@ class DamagedError(ValueError):
 
 
 class Database:
-    """Records of builtins by kind and name, in a file that the first :meth:`write` makes.
+    """Records of builtins by kind and name; may be used from several threads, and by one process at a time.
 
-    It may be used from several threads, and by one process at a time.
+    Args:
+        file: The file, made by the first :meth:`write`.
     """
 
     def __init__(self, file: Path) -> None:
@@ -68,7 +69,11 @@ class Database:
                 connection.executemany(DELETE, gone)
 
     def delete_until(self, kind: str, number: int) -> None:
-        """Delete the records of a kind that have a number up to a given one."""
+        """Delete the records of a kind that have a number up to a given one.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
         with self._lock, _errors_of(self.file):
             if self._connection is not None or self.file.exists():
                 self._connected().execute("DELETE FROM records WHERE kind = ? AND name <= ?", (kind, number))

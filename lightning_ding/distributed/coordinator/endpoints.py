@@ -28,7 +28,11 @@ GONE = 404  # status of a block that has already been read and deleted
 
 
 class Endpoint:
-    """Answers some of the messages to the coordinator."""
+    """Answers some of the messages to the coordinator.
+
+    Args:
+        run: State of the run.
+    """
 
     def __init__(self, run: RunState) -> None:
         self.run = run

@@ -44,7 +44,12 @@ NEWEST_EPISODES = 100  # whose mean return is part of the status
 
 
 class Intake:
-    """A buffer or a rollout, its sample ratio and its counts; must not be used from several threads at once."""
+    """A buffer or a rollout, its sample ratio and its counts; must not be used from several threads at once.
+
+    Args:
+        cfg: Config of the buffer; empty to use the buffer config of the policy.
+        settings: Settings for filling and reading the buffer.
+    """
 
     def __init__(self, cfg: Mapping[str, Any], settings: ReplaySettings) -> None:
         self.settings = settings
@@ -78,7 +83,10 @@ class Intake:
         return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
 
     def check_form(self, form: Mapping[str, tuple[str, tuple[int, ...]]] | None) -> None:
-        """Refuse a large block whose form, see :meth:`Store.form`, the learner cannot use, before its data are read.
+        """Refuse a large block that the learner cannot use, before its data are read.
+
+        Args:
+            form: Types and shapes of its columns, see :meth:`Store.form`; None if they are not known.
 
         Raises:
             Refusal: 422, if they do not fit the columns that the learner has announced.
@@ -145,7 +153,13 @@ class Intake:
             self.rollout.begin(newest.serial, newest.policy_version)
 
     def may_insert(self, policy_version: int, batch_size: int, pending: int) -> bool:
-        """Return whether a message may be accepted after ``pending`` transitions, or has to wait for the learner."""
+        """Return whether a message may be accepted now, or has to wait for the learner.
+
+        Args:
+            policy_version: Version of the newest weights.
+            batch_size: Transitions of a minibatch.
+            pending: Transitions that will be inserted first.
+        """
         if self.rollout is not None:
             return not self.rollout.is_full
         return self.ratio.may_insert(self.lacks_data(policy_version, batch_size), pending)
@@ -154,6 +168,10 @@ class Intake:
         """Return whether there are too few or too old data for a round, regardless of the sample ratio.
 
         After resuming from a checkpoint, data produced by newer weights are treated as if produced by the current ones.
+
+        Args:
+            policy_version: Version of the newest weights.
+            batch_size: Transitions of a minibatch.
         """
         if self.rollout is not None:
             return not self.rollout.is_complete
@@ -191,7 +209,12 @@ class Intake:
         self.buffer.save_data(folder / BUFFER_FILE)
 
     def load(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Load what :meth:`save_buffer` has written into a folder, and the state that :meth:`state_dict` returned."""
+        """Load a snapshot.
+
+        Args:
+            folder: Folder of the snapshot, with the file of :meth:`save_buffer`.
+            state: State that :meth:`state_dict` returned.
+        """
         self.counts = Counts(**state["counts"])
         self.ratio.load_state_dict(state["ratio"])
         self.buffer.load_data(folder / BUFFER_FILE)

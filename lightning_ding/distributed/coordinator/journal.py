@@ -97,7 +97,12 @@ class Journal:
         self._database.write({(self._kind, entry.number): None}, is_synced=False)
 
     def reject(self, name: str, reason: object) -> None:
-        """Delete the entry with a name, move its data into the folder for damaged ones, and log the reason."""
+        """Delete an entry that cannot be used, move its data into the folder for damaged ones, and log an error.
+
+        Args:
+            name: Name of its file without the suffix.
+            reason: The damage.
+        """
         self._damaged.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             os.replace(self._data / f"{name}{SUFFIX}", self._damaged / f"{name}{SUFFIX}")
@@ -149,7 +154,11 @@ class Journal:
 
 
 class Snapshots:
-    """The snapshots of one buffer, in a folder that is made if it is missing."""
+    """The snapshots of one buffer.
+
+    Args:
+        folder: Folder of the snapshots, made if missing.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -176,11 +185,20 @@ class Snapshots:
         return state
 
     def use(self, folder: Path, number: int) -> None:
-        """Note the snapshot that this process has loaded, and the number of the newest entry that it contains."""
+        """Note the snapshot that this process has loaded.
+
+        Args:
+            folder: Folder of the snapshot.
+            number: Number of the newest entry that it contains.
+        """
         self._newest = (folder, number)
 
     def write(self, state: dict[str, Any], save: Callable[[Path], None]) -> None:
-        """Write the state as builtins, and other files with ``save``; :meth:`publish` makes a snapshot of them.
+        """Write the state up to the newest entry, which becomes a snapshot with :meth:`publish`.
+
+        Args:
+            state: State as builtins.
+            save: Writes the remaining files into a folder.
 
         Raises:
             OSError: If a file cannot be written; then nothing has changed.
@@ -191,9 +209,12 @@ class Snapshots:
         (self._hidden / STATE_FILE).write_text(json.dumps(state))
 
     def publish(self, number: int) -> None:
-        """Complete the written snapshot, whose newest entry has this number; delete all others but the one before it.
+        """Complete the written snapshot, and delete all others but the one before it.
 
         Entries may be written at the same time.
+
+        Args:
+            number: Number of the newest entry that the snapshot contains.
 
         Raises:
             OSError: If a file cannot be written; then nothing has changed.

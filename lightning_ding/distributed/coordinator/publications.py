@@ -44,6 +44,11 @@ class PublishedWeights:
 
     Only a publication that is also kept as a snapshot is synced to the disk. Otherwise syncing would take longer than
     the rest of a publication, and after a power failure the learner publishes again anyway.
+
+    Args:
+        database: Database of the run, for what is known of the weights.
+        folder: Folder of packed weights.
+        store: Store of the weights.
     """
 
     def __init__(self, database: Database, folder: Path, store: Store) -> None:
@@ -124,10 +129,13 @@ class PublishedWeights:
         self.write()
 
     def load(self, least: Mapping[str, Any]) -> None:
-        """Read what was published, and put packed weights into the store; ``least`` is the attribute as it was saved.
+        """Read what was published, and put packed weights into the store.
 
         If the machine was restarted, for example after a power failure, the newest publications may be lost. A
         collector may have their weights, so later serial numbers are larger than those of any that can be lost.
+
+        Args:
+            least: Earlier value of the attribute; empty if an earlier version had none.
         """
         for name, known in self._database.read("policy"):
             if isinstance(known, DamagedError):

@@ -176,7 +176,13 @@ class Replay:
         return self._rounds.wait(2.0)  # shorter than the tolerance, so that learning does not wait for data
 
     def holds(self, run_id: str, collectors: int, newest: Publication) -> bool:
-        """Return whether a collector has to wait for newer weights than the newest, see :meth:`Rollout.holds`."""
+        """Return whether a collector has to wait for newer weights, see :meth:`Rollout.holds`.
+
+        Args:
+            run_id: Id of its attempt.
+            collectors: Number of collectors that are at work.
+            newest: The newest weights.
+        """
         with self._lock:
             self.intake.begin(newest)
             return self.intake.rollout is not None and self.intake.rollout.holds(run_id, collectors)
@@ -265,9 +271,12 @@ class Replay:
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self, over: set[str]) -> None:
-        """Write buffer and counts, if anything has changed, without the next messages of attempts that have ended.
+        """Write buffer and counts, if anything has changed.
 
         The entries of the journal remain until :meth:`delete_saved_entries`.
+
+        Args:
+            over: Ids of attempts that have ended.
 
         Raises:
             OSError: If a file cannot be written.
@@ -279,11 +288,19 @@ class Replay:
                 self._saved_at = saved_at
 
     def delete_saved_entries(self) -> None:
-        """Delete the journal's entries that both snapshots contain."""
+        """Delete the journal's entries that both snapshots contain.
+
+        Raises:
+            OSError: If a file cannot be deleted.
+        """
         self.journal.delete_until(self.snapshots.superfluous)
 
     def keep_newest_snapshot(self) -> None:
-        """Delete all snapshots but the newest, and the entries of the journal that it contains."""
+        """Delete all snapshots but the newest, and the entries of the journal that it contains.
+
+        Raises:
+            OSError: If a file cannot be deleted.
+        """
         with self._snapshot_lock:
             self.snapshots.delete_older()
         self.delete_saved_entries()

@@ -41,7 +41,11 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
 
 
 def check_fixed_part(saved: Mapping[str, Any], config: ParallelConfig) -> None:
-    """Check that a run whose ``fixed_part`` was saved can be resumed with a config.
+    """Check that a run can be resumed with a config.
+
+    Args:
+        saved: ``fixed_part`` of the config with which the run was started.
+        config: Config with which it is resumed.
 
     Raises:
         ValueError: If the config would change what is learned; the message names the key.
@@ -95,7 +99,14 @@ def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def record_of_end(config: ParallelConfig, ended_by: str | None, env_step: int, train_iter: int) -> dict[str, Any]:
-    """Return the record of a finished run as builtins; ``ended_by`` as in ``Scheduler``."""
+    """Return the record of a finished run as builtins.
+
+    Args:
+        config: Config of the run.
+        ended_by: Cause of the end: ``"max_env_step"``, ``"evaluation"``, ``"learner"`` or ``"shutdown"``.
+        env_step: Env steps of all collectors.
+        train_iter: Updates.
+    """
     return {"ended_by": ended_by, "env_step": env_step, "train_iter": train_iter, "limits": limits_of(config)}
 
 
@@ -117,7 +128,11 @@ def limits_of(config: ParallelConfig) -> dict[str, Any]:
 
 
 def check_end(end: Mapping[str, Any], config: ParallelConfig) -> None:
-    """Check that no limit that ended a run would end it again, and that its learner has a checkpoint.
+    """Check that no limit that ended a run ends it again, and that the learner has a checkpoint.
+
+    Args:
+        end: Record of the finished run.
+        config: Config that is to continue it.
 
     Raises:
         ValueError: If not; the message names the limit.

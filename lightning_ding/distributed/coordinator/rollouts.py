@@ -63,6 +63,9 @@ class Rollout:
     The rollout can be read any number of times until newer weights are published. A learner that was restarted and
     publishes the same version again therefore learns from the same transitions.
 
+    Args:
+        settings: Its size, and what happens to transitions that come late.
+
     Example:
         >>> rollout = Rollout(RolloutSettings(size=4))
         >>> rollout.begin(serial=1, policy_version=0)
@@ -80,7 +83,12 @@ class Rollout:
         self._blocks: list[tuple[_Part, dict[str, Any]]] = []
 
     def begin(self, serial: int, policy_version: int) -> None:
-        """Begin the rollout of newer weights, unless the serial number of their publication is known."""
+        """Begin the rollout of newer weights, unless they are known.
+
+        Args:
+            serial: Number of the publication, which grows also if a learner continues from an older checkpoint.
+            policy_version: Number of updates that produced the weights.
+        """
         if serial <= self._serial:
             return
         if policy_version != self.policy_version:
@@ -92,6 +100,12 @@ class Rollout:
         """Add the transitions of a message, as far as they belong to this rollout, and return how many do.
 
         Transitions that come late are only added while they are fewer than a rollout.
+
+        Args:
+            rows: Transitions with ``policy_version`` and ``episode_id``.
+            run_id: Id of the attempt that sent the message.
+            slot: Index of its task.
+            number: Number of the message in the journal.
         """
         versions = rows["policy_version"]
         is_late = versions != self.policy_version
@@ -132,7 +146,9 @@ class Rollout:
     def holds(self, run_id: str, collectors: int) -> bool:
         """Return whether a collector should wait for newer weights, because it has delivered its part.
 
-        When one of the collectors is lost, the parts of the others grow.
+        Args:
+            run_id: Id of its attempt.
+            collectors: Number of collectors that are at work; when one is lost, the parts of the others grow.
         """
         own = sum(part.amount for part, _ in self._blocks if part.run_id == run_id and not part.is_late)
         return self.is_complete or own >= math.ceil(self.settings.size / max(1, collectors))
@@ -158,13 +174,21 @@ class Rollout:
         require(False, "priorities", "those of a replay buffer", "some for a rollout")
 
     def save_data(self, file: Path) -> None:
-        """Write the rollout into a file."""
+        """Write the rollout into a file.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
         state = {"serial": self._serial, "version": self.policy_version, "before": self._version_before}
         about = {PARTS: json.dumps({**state, "parts": [asdict(part) for part, _ in self._blocks]})}
         write_block(file, {str(number): rows for number, (_, rows) in enumerate(self._blocks)}, about)
 
     def load_data(self, file: Path) -> None:
-        """Read the rollout that ``save_data`` wrote; refuse a missing or damaged file."""
+        """Read the rollout that ``save_data`` wrote.
+
+        Raises:
+            Refusal: If the file is missing or damaged.
+        """
         tensors, metadata = read_block(file, 2**62)
         state = json.loads(metadata[PARTS])
         self._serial, self.policy_version = state["serial"], state["version"]

@@ -41,6 +41,13 @@ KEPT_SECONDS = 60.0  # the same in seconds, if that is longer; a collector sends
 class RunState:
     """Tasks, buffers, weights and results of a run.
 
+    Args:
+        settings: Settings of the buffers, with the config of the run.
+        commander: Commander that decides on tasks.
+        store: Store for blocks of tensors.
+        resume: Whether to resume the run in the folder.
+        clock: Function that returns the time in seconds, for leases.
+
     Raises:
         ValueError: If the folder holds files of another run and ``resume`` is false, or ``resume`` is true and it
             holds no run, or one that is damaged or cannot be continued with this config.
@@ -90,7 +97,11 @@ class RunState:
     # ------------------------------------------------------------------ buffers
 
     def replay(self, buffer_id: str) -> Replay:
-        """Return the replay of a buffer; refuse an unknown one with 404."""
+        """Return the replay of a buffer.
+
+        Raises:
+            Refusal: 404, if there is no such buffer.
+        """
         found = self.replays.get(buffer_id)
         if found is None:
             raise Refusal(404, f"there is no buffer {buffer_id[:100]!r}")
@@ -205,6 +216,9 @@ class RunState:
         """Write the state, and snapshots of the buffers, which make the next start faster.
 
         The state is synced first, so that no power failure leaves snapshots that are newer than the publications.
+
+        Raises:
+            OSError: If a file cannot be written.
         """
         with self.lock:
             over = set(self.scheduler.book.over)
@@ -215,7 +229,11 @@ class RunState:
             replay.snapshot(over)
 
     def delete_saved_entries(self) -> None:
-        """Delete the entries of the journals that snapshots contain."""
+        """Delete the entries of the journals that snapshots contain.
+
+        Raises:
+            OSError: If a file cannot be deleted.
+        """
         with self.lock:
             replays = list(self.replays.values())
         for replay in replays:
@@ -241,7 +259,11 @@ class RunState:
     # ------------------------------------------------------------------ data that collectors have written
 
     def held(self, handle: Any) -> AbstractContextManager[None]:
-        """Return a context in which a block that a message names is not taken for a forgotten one; None for none."""
+        """Return a context in which a block that a message names is not taken for a forgotten one.
+
+        Args:
+            handle: Handle of a block of transitions or weights; None for none.
+        """
         if self._unannounced is None or handle is None:
             return nullcontext()
         return self._unannounced.held(handle)

@@ -56,7 +56,12 @@ class SampleRatio:
         return self.inserted >= self.warm_up and within
 
     def may_insert(self, learner_waits: bool, pending: int = 0) -> bool:
-        """Return whether learning keeps pace with collecting, after ``pending`` more transitions, or waits itself."""
+        """Return whether learning has kept pace with collecting, or is waiting itself.
+
+        Args:
+            learner_waits: Whether the learner waits for more or newer data, regardless of the ratio.
+            pending: Transitions that will be inserted first.
+        """
         balance = self.balance + self.samples_per_insert * pending
         return learner_waits or not self.may_sample() or balance <= self.tolerance * self.round_size
 

@@ -17,7 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Assigns tasks to workers; must not be used from several threads at once."""
+    """Assigns tasks to workers; must not be used from several threads at once.
+
+    Args:
+        commander: Commander that decides on tasks.
+        config: Leases and limits.
+        clock: Function that returns the time in seconds.
+    """
 
     def __init__(self, commander: BaseParallelCommander, config: CoordinatorConfig, clock: Callable[[], float]) -> None:
         self.commander = commander
@@ -141,7 +147,11 @@ class Scheduler:
     # ------------------------------------------------------------------ the run
 
     def end(self, by: str | None) -> None:
-        """End the run: close all tasks; ``ended_by`` keeps the first cause."""
+        """End the run: close all tasks.
+
+        Args:
+            by: Cause of the end, see ``ended_by``, which keeps the first one.
+        """
         self.ended_by = self.ended_by if self.is_over else by
         self.is_over = True
         for task in self.book.tasks.values():
@@ -183,10 +193,14 @@ class Scheduler:
     def load_state_dict(
         self, state: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]], continues: bool = False
     ) -> None:
-        """Restore what ``state_dict`` and ``TaskBook.described`` returned; new tasks follow the current config.
+        """Restore the state that ``state_dict`` returned; new tasks follow the current config.
 
-        The number of collecting tasks follows it too, if it is different from that of the previous config. With
-        ``continues``, a run that is over continues with new tasks for new workers.
+        The number of collecting tasks follows it too, if it is different from that of the previous config.
+
+        Args:
+            state: State as builtins.
+            described: Tasks as ``TaskBook.described`` returned them.
+            continues: Whether a run that is over continues, with new tasks for new workers.
         """
         self.book.load_state_dict(state, described)
         self.commander.load_state_dict(state["commander"])

@@ -52,6 +52,10 @@ class Column:
     def check(self, name: str, leaf: Tensor) -> Tensor:
         """Return a column of a block in the type of this one, after checking its shape, type and values.
 
+        Args:
+            name: Name of the column, for messages.
+            leaf: The column of a block, leading axis K.
+
         Raises:
             Refusal: 422, if it does not fit.
         """
@@ -79,7 +83,10 @@ class Announced:
     """Whether blocks have these columns and no others, except the ids of ``COLUMNS``."""
 
     def check(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Return a checked block with the announced types, after checking names, shapes, types and values.
+        """Return a block with the announced types, after checking names, shapes, types and values.
+
+        Args:
+            tensors: Tensors of a block that ``check_rows`` accepts.
 
         Raises:
             Refusal: 422, if the block has other columns.
@@ -155,7 +162,14 @@ def check_rows(tensors: dict[str, Any], envs: int, more: tuple[str, ...] = ()) -
 
 
 def renumber(tensors: dict[str, Any], slot: int, run_number: int, envs: int) -> dict[str, Any]:
-    """Return a checked block whose env and episode ids are unique among all collectors, with ``envs`` envs each."""
+    """Return a block whose env and episode ids are unique among all collectors.
+
+    Args:
+        tensors: Tensors of a block that ``check_rows`` accepts.
+        slot: Index of the collecting task, from 0.
+        run_number: Number of the attempt at the task.
+        envs: Number of env ids of a collector.
+    """
     env_id = tensors["env_id"].long() + slot * envs
     return {**tensors, "env_id": env_id, "episode_id": tensors["episode_id"].long() + run_number * EPISODES}
 

@@ -125,7 +125,12 @@ class ReplaySettings:
 
 
 def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
-    """Check that a run can use a type of buffer that needs an env, with returns of ``n_step`` steps.
+    """Check that a run can use a buffer that needs an env.
+
+    Args:
+        config: Config of the run.
+        kind: Type of the buffer.
+        n_step: Steps of the returns that the policy learns from, >= 1.
 
     Raises:
         ValueError: If it cannot.
@@ -139,6 +144,11 @@ def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
 
 def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool, in_sequences: bool = False) -> None:
     """Check that a buffer can be used in a distributed run.
+
+    Args:
+        cfg: Config of the buffer.
+        priority: Whether the policy computes priorities.
+        in_sequences: Whether the policy learns from sequences.
 
     Raises:
         ValueError: If the buffer cannot be used.
@@ -157,7 +167,11 @@ OF_REPLAY = ("samples_per_insert", "tolerance", "max_policy_lag", "on_policy_lag
 
 
 def check_unused(coordinator: CoordinatorConfig, names: tuple[str, ...], why: str, policy: str) -> None:
-    """Raise a ``ValueError`` unless settings of the coordinator without effect have their defaults."""
+    """Check that settings of the coordinator without effect have their defaults.
+
+    Raises:
+        ValueError: If one has not.
+    """
     defaults = CoordinatorConfig()
     for name in names:
         value, default = getattr(coordinator, name), getattr(defaults, name)
@@ -186,7 +200,11 @@ NAME = "main.policy"
 
 
 def check_policy(policy: Mapping[str, Any], demonstrations: str | None = None) -> None:
-    """Check that a distributed run can train a policy, with a data set of demonstrations or without one.
+    """Check that a distributed run can train a policy.
+
+    Args:
+        policy: ``type`` and config of the policy.
+        demonstrations: Data set of the run's demonstrations; None if it has none.
 
     Raises:
         ValueError: If it cannot; the message names those that it can train, or what to do instead.

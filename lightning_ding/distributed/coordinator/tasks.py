@@ -64,7 +64,9 @@ class WorkerRecord:
 class TaskBook:
     """The workers and tasks of a run; must not be used from several threads at once.
 
-    A worker that sends no message for ``lease`` seconds loses its task.
+    Args:
+        lease: Seconds without a message after which a worker loses its task.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(self, lease: float, clock: Callable[[], float]) -> None:

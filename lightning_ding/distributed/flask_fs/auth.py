@@ -62,9 +62,11 @@ def make_token(folder: Path) -> None:
 
 
 def is_authorised(header: str | None, token: str | None) -> bool:
-    """Return whether a request with a header ``Authorization`` may be answered; without a token, any may.
+    """Return whether a request may be answered, in a time that does not depend on how much of the token is right.
 
-    The time that it takes does not depend on how much of the token is right.
+    Args:
+        header: Content of the header ``Authorization``.
+        token: The token; None accepts every request.
     """
     given = (header or "").encode(errors="surrogateescape")
     return token is None or hmac.compare_digest(given, f"Bearer {token}".encode())

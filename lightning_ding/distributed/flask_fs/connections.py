@@ -34,7 +34,12 @@ LINGER = 2.0  # seconds in which the rest of a refused request is read and dropp
 
 
 class SparseLog:
-    """Logs at most one line of each kind in an interval, so that a flood of requests does not fill the disk."""
+    """Logs at most one line of each kind in an interval, so that a flood of requests does not fill the disk.
+
+    Args:
+        log: Logger for the lines.
+        seconds: Length of the interval, > 0.
+    """
 
     def __init__(self, log: logging.Logger, seconds: float = 1.0) -> None:
         self._logger = log
@@ -90,6 +95,11 @@ class Connections(web.Server):
     """The open connections.
 
     If there are as many as allowed, the oldest one without a valid request makes room for a new one.
+
+    Args:
+        answer: Answers a request.
+        refuse: Returns the answer to a request that is malformed: from the request, a status and a reason.
+        limit: Most connections at a time.
     """
 
     def __init__(
@@ -138,6 +148,11 @@ class Handshakes:
     """Accepts connections over TLS, and counts those whose handshake has not ended, too.
 
     If there are as many as allowed, the oldest one whose handshake has not ended makes room for a new one.
+
+    Args:
+        connections: Connections whose handshake has ended.
+        tls: Certificate and key.
+        limit: Most connections at a time, of both kinds.
     """
 
     def __init__(self, connections: Connections, tls: ssl.SSLContext, limit: int) -> None:

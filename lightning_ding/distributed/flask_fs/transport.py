@@ -67,6 +67,10 @@ class FlaskTransport(Transport):
 
         Without ``host`` and ``port``, the address in the config is used if it has a port and other machines can call
         it; otherwise the address that the coordinator has written into the folder of the run.
+
+        Raises:
+            ValueError: If the token is too short, or the file of the trusted certificates cannot be used.
+            OSError: If the file of the token cannot be read.
         """
         section, folder = config.system.coordinator, Path(config.main.exp_name)
         if host is None and port is None and section.port != 0 and leads_to_one_machine(section.host):

@@ -35,7 +35,13 @@ def import_ray() -> Any:
 
 
 def coordinator_class(actor: type, namespace: str, **options: Any) -> Any:
-    """Return a class of actors that answer the messages of workers with ``handle``; its ``remote`` starts one."""
+    """Return a class of actors that answer the messages of workers; its method ``remote`` starts one.
+
+    Args:
+        actor: Class with a method ``handle``.
+        namespace: Namespace of the run.
+        options: Further options of Ray, for example ``num_cpus``.
+    """
     others = ANSWERED_AT_ONCE - sum(THREADS_OF_MESSAGES.values())
     threads = {"max_concurrency": others, "concurrency_groups": THREADS_OF_MESSAGES}
     return import_ray().remote(**threads)(actor).options(name=COORDINATOR, namespace=namespace, **options)

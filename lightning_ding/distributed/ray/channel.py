@@ -32,6 +32,9 @@ class RayChannel(RetryingChannel):
         reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer.
         max_block: Maximum size of a block of tensors, in bytes.
         name: Name of the actor.
+
+    Raises:
+        ImportError: If Ray is not installed.
     """
 
     def __init__(
@@ -69,10 +72,11 @@ class RayChannel(RetryingChannel):
         if name in THREADS_OF_MESSAGES:
             handle = handle.options(concurrency_group=name)
         timeout = max(0.1, min(CALL_TIMEOUT, left))
+        deleted = self.store.take_deleted()
         try:
-            sent = handle.remote(name, message, self.store.take_deleted())
-            answer: dict[str, Any] = self._ray.get(sent, timeout=timeout)
+            answer: dict[str, Any] = self._ray.get(handle.remote(name, message, deleted), timeout=timeout)
         except (errors.RayActorError, errors.GetTimeoutError, errors.ObjectLostError, errors.RpcError) as error:
+            self.store.note_deleted(deleted)
             raise NoAnswerError(type(error).__name__) from error
         if (failed := answer.get("failed")) is not None:
             raise NoAnswerError(failed)
@@ -87,6 +91,10 @@ def join_cluster(address: str, **options: Any) -> None:
 
     If nothing answers at an address, Ray retries for minutes and logs each attempt. Therefore this function first tries
     a single connection itself.
+
+    Args:
+        address: Address as in ``system.ray_address``: "auto", ``host:port`` or ``ray://host:port``.
+        options: Further arguments of ``ray.init``.
 
     Raises:
         ImportError: If Ray is not installed.

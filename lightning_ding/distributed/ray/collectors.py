@@ -51,7 +51,11 @@ def needs_of_learner(cfg: ParallelConfig) -> Needs:
 
 
 def room_for_collectors(cpus: float, others: int) -> int:
-    """Return the number of collectors for which a cluster has room next to the CPUs of others, at least 1.
+    """Return the number of collectors for which a cluster has room, at least 1.
+
+    Args:
+        cpus: CPUs of the whole cluster.
+        others: CPUs of coordinator and learner.
 
     Example:
         >>> room_for_collectors(8.0, 2), room_for_collectors(1.0, 2)
@@ -66,6 +70,11 @@ class Collectors:
     A fixed number of them is reserved in one placement group with the strategy SPREAD. Ray moves the bundles of a dead
     node to another one, as soon as there is room. If the number follows the cluster, it fills all CPUs, so nothing is
     reserved: coordinator and learner could not be restarted on another node otherwise.
+
+    Args:
+        workers: Set in which the collectors are started.
+        number: Number of collectors; None if it follows the cluster.
+        others: CPUs of coordinator and learner.
     """
 
     def __init__(self, workers: WorkerSet, number: int | None, others: int) -> None:

@@ -90,7 +90,13 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
 
 @contextmanager
 def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
-    """Connect to a cluster or start Ray on this machine, and disconnect at the end; keep an existing connection."""
+    """Connect to a cluster or start Ray on this machine, and disconnect at the end; keep an existing connection.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        ValueError: If ``system.ray_address`` does not have the form of an address.
+        ConnectionError: If there is no cluster at the address.
+    """
     ray = import_ray()
     if ray.is_initialized():
         yield ray
@@ -198,7 +204,12 @@ class RayTransport(Transport):
 
     @override
     def connect(self, config: ParallelConfig, host: str | None = None, port: int | None = None) -> Channel:
-        """Return a channel to the coordinator's actor; join the cluster first if this process has not."""
+        """Return a channel to the coordinator's actor; join the cluster first if this process has not.
+
+        Raises:
+            ImportError: If Ray is not installed.
+            ConnectionError: If there is no cluster at ``system.ray_address``.
+        """
         require(host is None, "host", "None over Ray, which finds the coordinator by its name", host)
         namespace = namespace_of(config.main.exp_name)
         if not import_ray().is_initialized():

@@ -55,6 +55,9 @@ class RayStore(Store):
         folder: Folder in which the coordinator also keeps weights as files, until they are deleted, so that they
             survive every process. None for a worker.
         max_bytes: Maximum size of a block, in bytes.
+
+    Raises:
+        ImportError: If Ray is not installed.
     """
 
     def __init__(self, folder: Path | None = None, max_bytes: int = 2_000_000_000) -> None:
@@ -77,7 +80,12 @@ class RayStore(Store):
 
     @override
     def get(self, handle: Any) -> Block:
-        """Return a block; the coordinator keeps weights that it reads, or raises an ``OSError`` if they do not fit."""
+        """Return a block; the coordinator keeps weights that it reads.
+
+        Raises:
+            Refusal: See the base class.
+            OSError: If the coordinator has no space for new weights.
+        """
         kind, name = check_handle(handle)
         content = self._bytes_of(handle)
         block = block_of(bytes(content), f"the {kind} block {name}")
@@ -98,8 +106,7 @@ class RayStore(Store):
             self._weights.pop(name, None)
             self._file(name).unlink(missing_ok=True)
         elif kind == "batch" and self._folder is None:  # the coordinator has nobody to tell
-            with self._lock:
-                self._deleted.append(name)
+            self.note_deleted([name])
 
     @override
     def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
@@ -112,6 +119,11 @@ class RayStore(Store):
             deleted, self._deleted = self._deleted, []
         return deleted
 
+    def note_deleted(self, names: Iterable[str]) -> None:
+        """Tell the coordinator with the next message that these rounds are deleted, again if a message was lost."""
+        with self._lock:
+            self._deleted.extend(names)
+
     def release(self, names: Iterable[str]) -> None:
         """Release rounds that their learner has deleted."""
         for name in names:
@@ -119,7 +131,12 @@ class RayStore(Store):
                 handle.content = None
 
     def with_weights(self, answer: Any) -> Any:
-        """Return an answer of the coordinator in which the handles of weights hold the weights."""
+        """Return an answer of the coordinator in which the handles of weights hold the weights.
+
+        Raises:
+            Refusal: If a file of weights is too large (413) or truncated (422).
+            OSError: If the object store and its disk are full.
+        """
         if not isinstance(answer, dict):
             return answer
         if answer.keys() == {"kind", "name"}:  # a handle
@@ -127,7 +144,11 @@ class RayStore(Store):
         return {name: self.with_weights(value) for name, value in answer.items()}
 
     def delete_other_weights(self, handles: Iterable[Mapping[str, str]]) -> None:
-        """Delete the files of all other weights, because an earlier process was killed before it published them."""
+        """Delete the files of all weights but some, because an earlier process was killed before it published them.
+
+        Args:
+            handles: Handles of the weights to keep.
+        """
         assert self._folder is not None
         kept = {self._file(handle["name"]).name for handle in handles}
         for file in (self._folder / "policy").glob("*"):

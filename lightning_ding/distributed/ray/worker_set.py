@@ -52,6 +52,9 @@ class WorkerSet:
 
     Ray restarts a worker whose process or node has died, and calls it again; one that fails is called again here. The
     ranks of a learner are started again together in both cases, from the newest checkpoint.
+
+    Args:
+        cfg: Config of the run.
     """
 
     def __init__(self, cfg: ParallelConfig) -> None:
@@ -64,9 +67,12 @@ class WorkerSet:
         self.pending = Pending(cfg.system.reconnect_timeout)
 
     def reserve(self, needs: Needs, count: int, strategy: str) -> list[Any]:
-        """Reserve bundles of resources, and return their scheduling strategies.
+        """Reserve resources in a placement group, and return the scheduling strategies of its bundles.
 
-        The strategy is ``"SPREAD"`` over as many nodes as possible, or ``"PACK"`` on as few as possible.
+        Args:
+            needs: Resources of each bundle.
+            count: Number of bundles.
+            strategy: ``"SPREAD"`` over as many nodes as possible, or ``"PACK"`` on as few as possible.
         """
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -79,7 +85,15 @@ class WorkerSet:
     def start(
         self, name: str, role: Role, needs: Needs, strategies: Sequence[Any] = ("DEFAULT",), is_needed: bool = True
     ) -> None:
-        """Start a worker with Ray's scheduling strategies of its ranks; the run fails without one that is needed."""
+        """Start a worker.
+
+        Args:
+            name: Name of the worker, and of its actor in the namespace of the run.
+            role: Role of the worker.
+            needs: Resources of each actor.
+            strategies: Ray's scheduling strategies of its ranks.
+            is_needed: Whether the run fails if Ray cannot start the worker.
+        """
         worker = self._workers[name] = RayWorker(name, role, needs, strategies)
         self._make(worker)
         self._call(worker)
@@ -205,7 +219,12 @@ def why_ended(ref: Any) -> str | None:
 
 
 def not_restarted(name: str, error: Exception) -> RuntimeError:
-    """Return the error that ends a run because an actor is dead for good; the reason begins at the last "The actor"."""
+    """Return the error that ends a run because an actor is dead for good.
+
+    Args:
+        name: Name of the actor that died.
+        error: Ray's error. The reason begins at its last line that begins with "The actor".
+    """
     lines = [line.strip() for line in str(error).strip().splitlines()]
     begins = [number for number, line in enumerate(lines) if line.startswith("The actor ")]
     reason = " ".join(lines[begins[-1] :] if begins else lines)
@@ -213,7 +232,11 @@ def not_restarted(name: str, error: Exception) -> RuntimeError:
 
 
 class Pending:
-    """Reports actors that Ray cannot start, and fails after a timeout; Ray itself reports nothing."""
+    """Reports actors that Ray cannot start; Ray itself reports nothing.
+
+    Args:
+        timeout: Seconds after which waiting for an actor fails.
+    """
 
     def __init__(self, timeout: float) -> None:
         self._ray = import_ray()

@@ -39,9 +39,14 @@ PATIENCE = 20.0  # seconds until an earlier coordinator of the same run, whose n
 def answer(handler: Handler, store: RayStore, name: str, message: Message, deleted: Sequence[str]) -> dict[str, Any]:
     """Return ``{"reply"}``, ``{"refused": [status, reason]}``, or ``{"failed": reason}`` to be sent again.
 
-    First release the rounds that the sender has deleted.
-
     A full disk or another ``OSError`` may be over a little later, so the sender sends the same message again.
+
+    Args:
+        handler: Answers the messages, ``Coordinator.handle``.
+        store: Store of the coordinator.
+        name: Name of the message.
+        message: Content of the message.
+        deleted: Names of rounds that the sender has deleted.
     """
     store.release(deleted)
     try:
@@ -54,10 +59,14 @@ def answer(handler: Handler, store: RayStore, name: str, message: Message, delet
 
 
 class CoordinatorActor:
-    """The coordinator, which resumes the run in its folder once Ray has restarted it, or at once with ``resume``.
+    """The coordinator; after Ray has restarted it, it resumes the run in its folder.
 
     Ray passes on only the text of an error in ``__init__``. Therefore an error in the config or the folder is kept, and
     :meth:`mistake` returns it.
+
+    Args:
+        cfg: Config of the run, with an absolute ``exp_name``.
+        resume: Whether to resume the run in the folder at the first start, too.
     """
 
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
@@ -84,6 +93,10 @@ class CoordinatorActor:
 
     def look(self, timeout: float, collectors: int | None) -> dict[str, Any]:
         """Wait until the run is over and all workers have been notified, but not longer than ``timeout`` seconds.
+
+        Args:
+            timeout: Longest time to wait, in seconds.
+            collectors: Number of collecting tasks, if it follows the cluster; otherwise None.
 
         Returns:
             ``is_over``, and ``line`` about the progress of the run if it is time for one, otherwise None.
@@ -130,7 +143,12 @@ class CoordinatorActor:
 
 
 class WorkerActor:
-    """A learner, a rank of a learner, or a collector."""
+    """A learner, a rank of a learner, or a collector.
+
+    Args:
+        cfg: Config of the run, with an absolute ``exp_name`` and ``system.transport`` ``"ray"``.
+        role: ``"learner"`` or ``"collector"``.
+    """
 
     def __init__(self, cfg: ParallelConfig, role: str) -> None:
         self._cfg = cfg
@@ -150,7 +168,10 @@ class WorkerActor:
     def run(self, rank: int = 0, ranks: int = 1, address: tuple[str, int] | None = None) -> int | Exception:
         """Do tasks until the run is over; called again after Ray has restarted this actor.
 
-        If there are several ranks, they meet at the address of the store of rank zero.
+        Args:
+            rank: Index of the rank.
+            ranks: Number of ranks of the learner.
+            address: Host and port of the store of rank zero, if there are several ranks.
 
         Returns:
             The exit code, or the error in the config that makes a worker impossible.

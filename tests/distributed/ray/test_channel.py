@@ -5,6 +5,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,34 @@ def test_refused_weights_leave_nothing_behind(channel: RayChannel, folder: Path)
         channel.call("refuse", {"status": 409, "data_id": handle})
 
     assert not (folder / "policy" / f"{handle['name']}.safetensors").exists()
+
+
+def test_names_of_deleted_rounds_are_sent_again_if_their_message_got_no_answer(monkeypatch: Any) -> None:
+    exceptions = pytest.importorskip("ray").exceptions
+    channel = RayChannel("nowhere", 1.0)
+    sent = []
+
+    class Actor:
+        handle: Any = None
+
+        @staticmethod
+        def remote(name: str, message: Any, deleted: list[str]) -> None:
+            sent.append(deleted)
+
+    def get(reference: Any, timeout: float) -> Any:
+        if len(sent) == 1:
+            raise exceptions.GetTimeoutError
+        return {"reply": {}}
+
+    Actor.handle = Actor
+    monkeypatch.setattr(channel, "_ray", SimpleNamespace(exceptions=exceptions, get=get))
+    monkeypatch.setattr(channel, "_forget_connection", lambda: None)
+    channel._actor = Actor
+    name = "0" * 32
+    channel.store.delete({"kind": "batch", "name": name})
+    assert channel.call("status") == {}
+    assert sent == [[name], [name]]
+    assert channel.store.take_deleted() == []
 
 
 @pytest.mark.slow
