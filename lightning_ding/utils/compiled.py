@@ -31,7 +31,7 @@ class Compiled:
         tensors: Example arguments; all later ones have their types, devices, shapes and strides.
         sized: Whether the leading axis of each argument may have another length; equal lengths stay equal.
         fixed: How many of the first arguments stay in their memory from call to call, such as weights.
-        graphs: Whether calls are CUDA graphs, if all arguments are on a CUDA device.
+        graphs: Whether calls are CUDA graphs, if all arguments are on a CUDA device and have fixed lengths.
     """
 
     def __init__(
@@ -39,7 +39,8 @@ class Compiled:
     ) -> None:
         self.used, self._code = compiled(function, tensors, sized)
         """Indices of the arguments that the function reads."""
-        if graphs and self.used and all(tensors[index].device.type == "cuda" for index in self.used):
+        is_on_device = self.used and all(tensors[index].device.type == "cuda" for index in self.used)
+        if graphs and is_on_device and not any(sized):
             from lightning_ding.utils.cuda_graphs import CudaGraphs
 
             self._code = CudaGraphs(self._code, [index < fixed for index in self.used])

@@ -320,4 +320,6 @@ def _compile(graph: torch.fx.GraphModule, fakes: list[Any]) -> Callable[[list[Te
     is_on_cpu = all(fake.device.type == "cpu" for fake in fakes)
     with config.patch(OPTIONS | CPU_OPTIONS if is_on_cpu else OPTIONS), torch.no_grad():
         code: Any = compile_fx_inner(graph, fakes, cpp_wrapper=is_on_cpu, is_inference=True)
-    return getattr(code, "current_callable", code) if is_on_cpu else code  # type: ignore[no-any-return]
+    if is_on_cpu:
+        return getattr(code, "current_callable", code)  # type: ignore[no-any-return]
+    return torch.no_grad()(code)  # type: ignore[no-any-return] # products write to memory, which weights must not record

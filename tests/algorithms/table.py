@@ -319,7 +319,7 @@ def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """Return a state with the bytes of its tensors and arrays as text, so that two can be compared with ``==``."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().numpy()
+        value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
         return (value.shape, value.tobytes().decode("latin1")) if value.dtype != object else value.tolist()
     if isinstance(value, dict):

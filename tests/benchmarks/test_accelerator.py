@@ -31,4 +31,4 @@ def test_the_speed_is_that_of_the_whole_workload(name: str, monkeypatch: pytest.
 def test_the_table_has_a_row_for_each_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "speeds.json").write_text(json.dumps({"ppo": {"cpu": 9596.4, "gpu": 3546.7, "device": "a GPU"}}))
     monkeypatch.setattr(accelerator, "RESULT", tmp_path / "speeds.json")
-    assert accelerator.table().splitlines()[-1] == "| ppo | 9,596 | 3,547 | a GPU |"
+    assert accelerator.table().splitlines()[-1] == "| ppo | 9,596 | 3,547 | - | - | - | a GPU |"

@@ -81,6 +81,14 @@ def test_weights_that_change_in_their_memory_are_seen_and_moved_ones_are_recorde
     assert len(recorder.recorded) == 2
 
 
+def test_the_first_call_returns_the_result_of_the_graph_so_that_a_resumed_run_has_the_same_bits() -> None:
+    x = torch.tensor([1.0])
+    graphs = CudaGraphs(lambda tensors: [tensors.pop() * 2], [False], Recorder(added=1e-5))  # another order of sums
+    first, later = graphs([x])[0], graphs([x])[0]
+    assert torch.equal(first, later)
+    assert first.item() > 2
+
+
 def test_each_shape_has_its_graph_up_to_a_number_of_them(caplog: pytest.LogCaptureFixture) -> None:
     recorder, weight = Recorder(), torch.tensor(2.0)
     graphs = CudaGraphs(noisy, [True, False], recorder)
@@ -96,7 +104,7 @@ def test_each_shape_has_its_graph_up_to_a_number_of_them(caplog: pytest.LogCaptu
     ("recorder", "text"),
     [
         (Recorder(error="operation not permitted"), "RuntimeError: operation not permitted"),
-        (Recorder(added=1.0), "another result"),
+        (Recorder(added=1.0), "another result: number 0 of 2 of shape (3,)"),
         (Recorder(draws=False), "drew other random numbers"),
     ],
     ids=["error", "wrong result", "same random numbers"],

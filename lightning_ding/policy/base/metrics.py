@@ -57,7 +57,8 @@ class MeanMetrics:
         self._sums, self._counts = {}, {}
         if not sums:
             return {}
-        totals = torch.stack(list(map(Tensor.float, sums.values()))).tolist()
+        device = next(iter(sums.values())).device
+        totals = torch.stack([total.to(device, torch.float32) for total in sums.values()]).tolist()
         return {name: total / counts[name] for name, total in zip(sums, totals, strict=True)}
 
     def flush_over_ranks(self) -> dict[str, float]:

@@ -151,11 +151,13 @@ class NonFiniteGuard:
         if norm is not None:
             is_good = math.isfinite(loss.item() + norm.item())
         else:
+            if self._found.device != loss.device:
+                self._found = torch.zeros((), dtype=torch.float32, device=loss.device)
             is_good = math.isfinite(loss.item()) and note_non_finite(gradients, self._found).item() == 0
         if is_good:
             self.in_a_row.pop(index, None)
             return True
-        self._found = torch.zeros((), dtype=torch.float32)
+        self._found.zero_()
         from lightning_ding.policy.base.dump import first_bad
 
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
