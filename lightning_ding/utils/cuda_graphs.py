@@ -52,7 +52,7 @@ class CudaGraphs:
         if key not in self._graphs:
             return self._first_call(key, tensors)
         replay, arguments, results = self._graphs[key]
-        copy_tensors(arguments, [one for one, is_fixed in pairs if not is_fixed])
+        _copy_by_type(arguments, [one for one, is_fixed in pairs if not is_fixed])
         tensors.clear()
         replay()
         return _copied(results)
@@ -115,8 +115,19 @@ def _set_random(states: Sequence[Tensor]) -> None:
 def _copied(results: Sequence[Any]) -> list[Any]:
     found = [torch.empty_like(one) if isinstance(one, Tensor) else one for one in results]
     tensors = [(new, one) for new, one in zip(found, results, strict=True) if isinstance(one, Tensor)]
-    copy_tensors([new for new, _ in tensors], [one for _, one in tensors])
+    _copy_by_type([new for new, _ in tensors], [one for _, one in tensors])
     return found
+
+
+def _copy_by_type(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others, those of one type in one launch; torch copies a mixture one by one."""
+    groups: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        group = groups.setdefault(target.dtype, ([], []))
+        group[0].append(target)
+        group[1].append(source)
+    for group in groups.values():
+        copy_tensors(*group)
 
 
 def _difference(expected: Sequence[Any], found: Sequence[Any], number: int) -> str | None:
