@@ -59,20 +59,21 @@ class CudaGraphs:
 
     def _first_call(self, key: Any, tensors: list[Tensor]) -> Sequence[Any]:
         """Return what the function returns, and record a graph for later calls."""
-        given, before = list(tensors), _random()
+        static = [one if is_fixed else one.clone() for one, is_fixed in zip(tensors, self._is_fixed, strict=True)]
+        arguments = [one for one, is_fixed in zip(static, self._is_fixed, strict=True) if not is_fixed]
+        unchanged, before = [one.clone() for one in arguments], _random()  # the function may write to an argument
         expected, after = _copied(self._code(tensors)), _random()
         if len(self._graphs) == MOST_GRAPHS:
             self._turn_off(f"it was called in more than {MOST_GRAPHS} ways")
             return expected
-        static = [one if is_fixed else one.clone() for one, is_fixed in zip(given, self._is_fixed, strict=True)]
         try:
             replay, results = self._record(self._code, static)
             _set_random(before)
+            _copy_by_type(arguments, unchanged)
             replay()
             found = [*results, *_random()]
             difference = _difference([*expected, *after], found, len(expected))
             if difference is None:
-                arguments = [one for one, is_fixed in zip(static, self._is_fixed, strict=True) if not is_fixed]
                 self._graphs[key] = replay, arguments, list(results)
                 return _copied(results)
             self._turn_off(difference)

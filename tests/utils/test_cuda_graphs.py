@@ -89,6 +89,18 @@ def test_the_first_call_returns_the_result_of_the_graph_so_that_a_resumed_run_ha
     assert first.item() > 2
 
 
+def test_a_function_may_write_to_its_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    def doubles(tensors: list[Tensor]) -> list[Tensor]:
+        (x,) = tensors
+        tensors.clear()
+        return [x.mul_(2) + 1]
+
+    graphs = CudaGraphs(doubles, [False], Recorder())
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        assert [graphs([torch.tensor([value])])[0].item() for value in (1.0, 2.0, 3.0)] == [3.0, 5.0, 7.0]
+    assert not caplog.records
+
+
 def test_each_shape_has_its_graph_up_to_a_number_of_them(caplog: pytest.LogCaptureFixture) -> None:
     recorder, weight = Recorder(), torch.tensor(2.0)
     graphs = CudaGraphs(noisy, [True, False], recorder)
