@@ -40,7 +40,7 @@ from lightning_ding.utils.protocols import return_text
 PEERS: dict[str, Any] = {"peer": zoo, "sbx": sbx_side, "tianshou": tianshou_side}
 """Modules with ``has``, ``settings`` and ``train``; ``peer`` is Stable-Baselines3."""
 SIDES = ("ours", *PEERS)
-ARGUMENTS = ("ENV_KWARGS", "EVAL_ENV_KWARGS", "NORM_OBS", "WRAPPERS")
+ARGUMENTS = ("DEMONSTRATION_SHARE", "EVAL_ENV_KWARGS", "NORM_OBS", "NORM_REWARD", "WRAPPERS")
 """Constants of recipes that are arguments of the datamodule."""
 KEEP = ("none", "config", "commit")
 """Which runs in a file are not repeated: none, those with the same settings, or those of the same commit as well.
@@ -82,6 +82,7 @@ def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
     module = proofs.load(proof.recipe)
     policy_class, datamodule_class = proofs.classes(module)
     data = {name.lower(): getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
+    data |= {"env_kwargs": kwargs for kwargs in [proofs.env_kwargs(proof)] if kwargs}
     config = proof.config()
     if proof.demonstrations is not None:
         data["demonstrations"] = offline.make_data(proof.demonstrations, offline.FOLDER)

@@ -102,6 +102,8 @@ class Proof:
     """Sections of the recipe's CONFIG that are left out, to show what they achieve."""
     is_ceiling: bool = False
     """Require a return below ``bar`` instead: the task needs something that the algorithm does not have."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the env that replace those of the recipe."""
     algorithm: str | None = None
     """Name of the algorithm in the tables of the peers; None means that of the recipe."""
 
@@ -168,6 +170,16 @@ FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 TAG = "pettingzoo:mpe2.simple_tag_v3"
 GROUPS = {"model": {"parameter_sharing": [0, 1]}}  # a network of the speaker, and one of the listener
+CHEETAH_RUN = {"domain_name": "cheetah", "task_name": "run"}
+SWINGUP = {"domain_name": "cartpole", "task_name": "swingup"}
+REACHER = {"domain_name": "reacher", "task_name": "easy"}
+
+
+def half_per_action(number: int) -> dict[str, Any]:
+    """Return SimBa's target entropy, minus half of the number of actions."""
+    return {"learn": {"target_entropy": -number / 2}}
+
+
 PREDATORS = {  # a network of the three predators, and one of the prey, each with rewards of its own
     "discount_factor": 0.9,  # episodes have 25 steps; with 0.99 the values diverge
     "model": {"encoder_hidden_size_list": [64, 64], "parameter_sharing": [0, 0, 0, 1]},
@@ -268,11 +280,30 @@ PROOFS = {
     "ppo_double_pendulum": Proof("ppo_mujoco", "InvertedDoublePendulum-v5", 1_000_000, 9000, algorithm="ppo"),
     "ppo_reacher": Proof("ppo_mujoco", "Reacher-v5", 1_000_000, -5, algorithm="ppo"),
     "ppo_swimmer": Proof("ppo_mujoco", "Swimmer-v5", 1_000_000, 100, algorithm="ppo"),
-    "sac_hopper": Proof("sac_hopper", "Hopper-v5", 100_000, 2000, algorithm="sac"),
+    "sac_hopper": Proof("sac_mujoco", "Hopper-v5", 100_000, 1103, algorithm="sac"),
+    "sac_halfcheetah": Proof("sac_mujoco", "HalfCheetah-v5", 100_000, 5456, algorithm="sac"),
+    "sac_walker2d": Proof("sac_mujoco", "Walker2d-v5", 100_000, 690, algorithm="sac"),
+    "td3_halfcheetah": Proof("td3_mujoco", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
+    "td3_hopper": Proof("td3_mujoco", "Hopper-v5", 100_000, 1000, algorithm="td3"),
+    "td3_walker2d": Proof("td3_mujoco", "Walker2d-v5", 100_000, 600, algorithm="td3"),
+    "tqc_halfcheetah": Proof("tqc_mujoco", "HalfCheetah-v5", 100_000, 5456, algorithm="tqc"),
+    "tqc_hopper": Proof("tqc_mujoco", "Hopper-v5", 100_000, 1103, algorithm="tqc"),
+    "tqc_walker2d": Proof("tqc_mujoco", "Walker2d-v5", 100_000, 690, algorithm="tqc"),
+    "crossq_halfcheetah": Proof("crossq_mujoco", "HalfCheetah-v5", 100_000, 6156, algorithm="crossq"),
+    "crossq_hopper": Proof("crossq_mujoco", "Hopper-v5", 100_000, 1103, algorithm="crossq"),
+    "crossq_walker2d": Proof("crossq_mujoco", "Walker2d-v5", 100_000, 690, algorithm="crossq"),
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
+    "sac_simba_cheetah": Proof(
+        "sac_simba", DM_CONTROL, 50_000, 500, n_episode=10, algorithm="sac", env_kwargs=CHEETAH_RUN
+    ),
+    "sac_simba_swingup": Proof(
+        "sac_simba", DM_CONTROL, 25_000, 808, half_per_action(1), n_episode=10, algorithm="sac", env_kwargs=SWINGUP
+    ),
+    "sac_simba_reacher": Proof(
+        "sac_simba", DM_CONTROL, 50_000, 754, half_per_action(2), n_episode=10, algorithm="sac", env_kwargs=REACHER
+    ),
     "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
-    "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
@@ -292,8 +323,8 @@ def load(recipe: str) -> ModuleType:
 
 
 def env_kwargs(proof: Proof) -> dict[str, Any]:
-    """Return the arguments that the recipe of a proof makes its envs with."""
-    return dict(getattr(load(proof.recipe), "ENV_KWARGS", {}))
+    """Return the arguments that a proof makes its envs with."""
+    return {**getattr(load(proof.recipe), "ENV_KWARGS", {}), **proof.env_kwargs}
 
 
 def classes(module: ModuleType) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.curves import short_name
 from benchmarks.learn import commit, save, train
-from benchmarks.proofs import PROOFS, classes, load
+from benchmarks.proofs import PROOFS, classes, env_kwargs, load
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.zoo import FOLDER, INDEX, ZooPolicy, policies
 
@@ -41,7 +41,7 @@ def ship(name: str, seed: int, folder: Path = FOLDER) -> ZooPolicy:
     policy = ZooPolicy(
         name=name,
         policy=str(POLICY_REGISTRY.name_of(policy_class)),
-        env_id=short_name(proof.env_id, getattr(load(proof.recipe), "ENV_KWARGS", {})),
+        env_id=short_name(proof.env_id, env_kwargs(proof)),
         mean_return=round(run["last"], 3),
         episodes=proof.plan.n_test,
         env_step=run["curve"][-1][0],

@@ -2,9 +2,9 @@
 
 Values are those of https://github.com/DLR-RM/rl-baselines3-zoo/tree/master/hyperparams; ``lin_x`` falls linearly to 0.
 Entries of the zoo for A2C on Pendulum and Acrobot and for PPO on Acrobot are left out. Those of CartPole without
-velocities are for the zoo's env of that kind, and normalise observations and rewards. Those of Hopper-v5 and
-HalfCheetah-v5 are the zoo's for the versions v4; those of PPO are in ``zoo_mujoco.py``. MiniGrid and Atari need
-wrappers that are not here.
+velocities are for the zoo's env of that kind, and normalise observations and rewards. Those of Hopper-v5,
+HalfCheetah-v5 and Walker2d-v5 are the zoo's for the versions v4; those of PPO are in ``zoo_mujoco.py``. MiniGrid and
+Atari need wrappers that are not here.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ DETERMINISTIC = {
     "gradient_steps": 1,
     "policy_kwargs": {"net_arch": [400, 300]},
 }
+RUNNERS = ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5")
 MUJOCO_TD3 = {
     "learning_rate": 1e-3,
     "batch_size": 256,
@@ -153,13 +154,16 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
         "Pendulum-v1": {"learning_rate": 1e-3},
         "LunarLanderContinuous-v3": CONTINUOUS_LANDER,
         "BipedalWalker-v3": WALKER,
-        "Hopper-v5": {"learning_starts": 10_000},
-        "HalfCheetah-v5": {"learning_starts": 10_000},
+        **dict.fromkeys(RUNNERS, {"learning_starts": 10_000}),
     },
-    "td3": {"Pendulum-v1": DETERMINISTIC, "Hopper-v5": MUJOCO_TD3, "HalfCheetah-v5": MUJOCO_TD3},
+    "td3": {"Pendulum-v1": DETERMINISTIC, **dict.fromkeys(RUNNERS, MUJOCO_TD3)},
     "ddpg": {"Pendulum-v1": DETERMINISTIC},
     "qrdqn": {"CartPole-v1": CARTPOLE_Q_LEARNER | {"policy_kwargs": {**WIDE, "n_quantiles": 10}}},
-    "tqc": {"Pendulum-v1": {"learning_rate": 1e-3}, "LunarLanderContinuous-v3": CONTINUOUS_LANDER},
+    "tqc": {
+        "Pendulum-v1": {"learning_rate": 1e-3},
+        "LunarLanderContinuous-v3": CONTINUOUS_LANDER,
+        **dict.fromkeys(RUNNERS, {"learning_starts": 10_000}),
+    },
     "crossq": {"Pendulum-v1": {"policy_delay": 2, "policy_kwargs": WIDE}},
     "recurrent_ppo": {
         "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1": {

@@ -168,6 +168,20 @@ def test_make_installs_what_the_envs_of_all_experiments_need(target: str) -> Non
     assert needed <= set(extras.split(","))
 
 
+@pytest.mark.parametrize("name", PROOFS)
+def test_an_experiment_hands_the_datamodule_all_that_its_recipe_does(name: str) -> None:
+    text = (RECIPES / f"{PROOFS[name].recipe}.py").read_text()
+    constants = {const for key, const in re.findall(r"(\w+)\W{1,3}([A-Z_]{3,})\b", text) if key == const.lower()}
+    named = {"NUM_ENVS", "MAX_ENV_STEP", "ENV_ID", "ENV_KWARGS", "CONFIG"}
+    assert constants - named <= set(learn.ARGUMENTS)
+
+
+def test_an_experiment_may_have_another_task_of_the_env_of_its_recipe() -> None:
+    assert proofs.env_kwargs(PROOFS["sac_simba"])["domain_name"] == "walker"
+    cheetah = {"domain_name": "cheetah", "task_name": "run", "frame_skip": 2}
+    assert proofs.env_kwargs(PROOFS["sac_simba_cheetah"]) == cheetah
+
+
 def test_peer_of_a_recipe_for_one_env_is_found_by_its_algorithm() -> None:
     proof = PROOFS["sac_hopper"]
     assert learn.has_peer(proof, "peer")
@@ -199,7 +213,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "TMaze-v0": (-20, 1),  # 200 steps, each at least -0.1
         "CorridorEnv": (0, 1),
         "SwitchRiddle": (-1, 1),
-        **{"walker-walk": (0, 1_000), "cartpole-swingup": (0, 1_000)},
+        **dict.fromkeys(("walker-walk", "cartpole-swingup", "cheetah-run", "reacher-easy"), (0, 1_000)),
         "Acrobot-v1": (-500, 0),
         "MountainCar-v0": (-200, 0),
         "Pendulum-v1": (-3_300, 0),  # 200 steps, each at least -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2) = -16.3
@@ -337,7 +351,11 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
         if proof.peer_algorithm in zoo.ZOO and not proof.has_defaults and not learn.has_peer(proof, "peer")
         if not proof.is_ceiling
     ]
-    mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "sac_simba"]
+    mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum"]
+    runners = [f"crossq_{name}" for name in ("halfcheetah", "hopper", "walker2d")]
+    suite = [f"sac_simba{task}" for task in ("", "_cheetah", "_swingup", "_reacher")]
     wrapped = ["ppo_minigrid", "dqn_minatar", "dqn_pong"]
-    assert missing == mazes + wrapped  # envs that no peer has settings for; the peers' wrappers are not here
+    assert (
+        missing == mazes + runners + suite + wrapped
+    )  # envs that no peer has settings for; the peers' wrappers are not here
     assert zoo.has("c51", "CartPole-v1") is False

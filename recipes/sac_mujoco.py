@@ -1,11 +1,11 @@
-"""TD3 on HalfCheetah-v5 (extra mujoco): learns to run.
+"""SAC on Hopper-v5 and other tasks of MuJoCo (extra mujoco): learns to hop, run and walk.
 
-    python recipes/td3_halfcheetah.py            # seed 0
-    python recipes/td3_halfcheetah.py --seed 1
+    python recipes/sac_mujoco.py                          # seed 0
+    python recipes/sac_mujoco.py --env-id Walker2d-v5 --seed 1
 
-Trains for 100,000 env steps and evaluates the policy at the end on 20 separate episodes. The settings are those of RL
-Baselines3 Zoo, except for two layers of 256 units, as in the code of the paper (https://github.com/sfujim/TD3); one
-update for each env step, in rounds of four.
+Trains for 100,000 env steps and evaluates the policy at the end on 20 separate episodes. The settings are those of
+Haarnoja et al. 2018b, table 1 (https://arxiv.org/abs/1812.05905), which are the defaults, with 10,000 random steps at
+the start as in RL Baselines3 Zoo; one update for each env step, in rounds of four.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from lightning import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import TD3Policy
+from lightning_ding.policy import SACPolicy
 
-ENV_ID = "HalfCheetah-v5"
+ENV_ID = "Hopper-v5"
 NUM_ENVS = 4
 MAX_ENV_STEP = 100_000
 CONFIG = {
     "compile": "auto",
     "random_collect_size": 10_000,
-    "learn": {"update_per_collect": 4, "learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3},
-    "collect": {"n_sample": 4, "noise_sigma": 0.1},
-    "eval": {"evaluator": {"eval_freq": 5000, "n_episode": 20}},
+    "learn": {"update_per_collect": 4},
+    "collect": {"n_sample": 4},
+    "eval": {"evaluator": {"eval_freq": 5_000, "n_episode": 20}},
 }
 
 
 def main() -> None:
     """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env-id", default=ENV_ID, help="task of MuJoCo with continuous actions")
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    datamodule = ReplayDataModule(ENV_ID, num_envs=NUM_ENVS, seed=options.seed, max_env_step=options.max_env_step)
-    policy = TD3Policy(CONFIG)
-    trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="td3_halfcheetah"))
+    run = {"seed": options.seed, "max_env_step": options.max_env_step}
+    datamodule = ReplayDataModule(options.env_id, num_envs=NUM_ENVS, **run)
+    policy = SACPolicy(CONFIG)
+    trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="sac_mujoco"))
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
