@@ -154,7 +154,7 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
         "Pendulum-v1": {"learning_rate": 1e-3},
         "LunarLanderContinuous-v3": CONTINUOUS_LANDER,
         "BipedalWalker-v3": WALKER,
-        **dict.fromkeys(RUNNERS, {"learning_starts": 10_000}),
+        **{env_id: {"learning_starts": 10_000} for env_id in RUNNERS},
     },
     "td3": {"Pendulum-v1": DETERMINISTIC, **dict.fromkeys(RUNNERS, MUJOCO_TD3)},
     "ddpg": {"Pendulum-v1": DETERMINISTIC},
@@ -162,7 +162,7 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
     "tqc": {
         "Pendulum-v1": {"learning_rate": 1e-3},
         "LunarLanderContinuous-v3": CONTINUOUS_LANDER,
-        **dict.fromkeys(RUNNERS, {"learning_starts": 10_000}),
+        **{env_id: {"learning_starts": 10_000} for env_id in RUNNERS},
     },
     "crossq": {"Pendulum-v1": {"policy_delay": 2, "policy_kwargs": WIDE}},
     "recurrent_ppo": {
