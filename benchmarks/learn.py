@@ -82,7 +82,8 @@ def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
     module = proofs.load(proof.recipe)
     policy_class, datamodule_class = proofs.classes(module)
     data = {name.lower(): getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
-    data |= {"env_kwargs": kwargs for kwargs in [proofs.env_kwargs(proof)] if kwargs}
+    env_kwargs = proofs.env_kwargs(proof)
+    data |= {"env_kwargs": env_kwargs} if env_kwargs else {}
     config = proof.config()
     if proof.demonstrations is not None:
         data["demonstrations"] = offline.make_data(proof.demonstrations, offline.FOLDER)
