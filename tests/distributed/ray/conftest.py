@@ -24,6 +24,7 @@ def ray() -> Iterator[Any]:
     """Return the module, connected to a small Ray on this machine."""
     module = pytest.importorskip("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as in a run, or a busy machine takes minutes for an actor
     small = {"num_cpus": 5, "object_store_memory": 100_000_000, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     module.init("local", **small, log_to_driver=False, logging_level=logging.ERROR)
