@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,14 @@ POLICY: dict[str, Any] = {
 }
 
 
-def write_config(folder: Path, transport: str, seed: int) -> Path:
+def write_config(folder: Path, transport: str, seed: int, policy: Mapping[str, Any], collectors: int) -> Path:
     """Write the config of a run, and return its file."""
     imports = ["tests.distributed.recorded_cartpole"]
     env = {"env_id": ENV, "env_kwargs": {"file": str(folder / "steps")}, "import_names": imports}
     counts = {"collector_env_num": 2, "evaluator_env_num": 8, "n_evaluator_episode": 20}
-    main = {"exp_name": str(folder / "run"), "seed": seed, "policy": POLICY, "env": {**env, **counts}}
+    main = {"exp_name": str(folder / "run"), "seed": seed, "policy": dict(policy), "env": {**env, **counts}}
     coordinator = {"lease": 5.0, "snapshot_interval": 10.0, "max_failures": 1000, "commander": {"eval_interval": None}}
-    collector = {"import_names": ["tests.distributed.acknowledged"]}
+    collector = {"import_names": ["tests.distributed.acknowledged"], "num": collectors}
     system = {"transport": transport, "restarts": 10_000, "coordinator": coordinator, "collector": collector}
     file = folder / "run.yaml"
     file.write_text(yaml.safe_dump({"main": main, "system": system}))
@@ -129,14 +129,23 @@ class Chaos:
         folder: Folder of everything.
         transport: Name of the transport.
         seed: Seed of the run and of the faults.
+        policy: Config of the policy.
+        collectors: Number of collectors.
     """
 
-    def __init__(self, folder: Path, transport: str, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        transport: str,
+        seed: int,
+        policy: Mapping[str, Any] = POLICY,
+        collectors: int = 2,
+    ) -> None:
         self.folder = folder
         self.transport = transport
         self.done: Counter[str] = Counter()
         self._random = random.Random(seed)
-        self._file = write_config(folder, transport, seed)
+        self._file = write_config(folder, transport, seed, policy, collectors)
         self._tree = ProcessTree(folder, VARIABLE)
         self._network = SlowNetwork(folder / "run" / "coordinator.json")
         self._faults: list[Callable[[], None]] = [self._kill, self._kill, self._stop, self._fill_disk]
@@ -147,29 +156,38 @@ class Chaos:
 
     def run(self, seconds: float) -> dict[str, Any]:
         """Run with faults for some time, check what was kept, and finish the run without faults."""
-        with self._start() as process:
-            self._wait_for_steps(2000, process)
+        with self.start() as process:
+            self.wait_for_steps(2000, process)
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 assert process.poll() is None, process.stdout and process.stdout.read()
                 self._random.choice(self._faults)()
                 time.sleep(self._random.uniform(*PAUSES))
-            time.sleep(SETTLING)
-            process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=180)
-        assert process.returncode == 143, output[-5000:]
-        self._check_that_none_is_left()
+            self.stop(process)
         kept = check_rows(self.folder)
         sys.stderr.write(f"{json.dumps({**kept, 'faults': dict(self.done)})}\n")
-        goal = [f"main.max_env_step={kept['acknowledged'] + 60_000}", "main.env.stop_value=490"]
-        with self._start("--resume", "--set", goal[0], "--set", goal[1]) as process:
+        result = self.finish(kept["acknowledged"])
+        return {**kept, "faults": dict(self.done), "return": result["results"]["test/return_mean"]}
+
+    def stop(self, process: Forked) -> None:
+        """Let every role start again, and stop the run, which leaves no process."""
+        time.sleep(SETTLING)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=180)
+        assert process.returncode == 143, output[-5000:]
+        self.check_that_none_is_left()
+
+    def finish(self, env_step: int) -> dict[str, Any]:
+        """Resume the run, which was stopped after some env steps, without faults, and return its result."""
+        goal = [f"main.max_env_step={env_step + 60_000}", "main.env.stop_value=490"]
+        with self.start("--resume", "--set", goal[0], "--set", goal[1]) as process:
             output, _ = process.communicate(timeout=1200)
         assert process.returncode == 0, output[-5000:]
         result = runs.result_of(self.folder)
         assert result["env_step"] == result["counters"]["env_step"] == result["counters"]["sample"]
         assert result["results"]["test/return_mean"] >= 475, result["results"]
-        self._check_that_none_is_left()
-        return {**kept, "faults": dict(self.done), "return": result["results"]["test/return_mean"]}
+        self.check_that_none_is_left()
+        return result
 
     def pids(self) -> dict[int, str]:
         """Return the processes that get faults by id, with their role; there are others, such as those of envs."""
@@ -184,12 +202,14 @@ class Chaos:
                     found[int(entry.name)] = "coordinator" if "CoordinatorActor" in name else "worker"
         return found
 
-    def _start(self, *options: str) -> Forked:
+    def start(self, *options: str) -> Forked:
+        """Start the run."""
         process = runs.start(self._file, *options, environment={VARIABLE: str(self.folder)})
         self._tree.add(process.pid)
         return process
 
-    def _check_that_none_is_left(self) -> None:
+    def check_that_none_is_left(self) -> None:
+        """See that no process of the run is left."""
         assert (left := self.pids()) == {}, left
         assert (left := self._tree.wait_for_end(LEAVING)) == {}, left
 
@@ -235,7 +255,8 @@ class Chaos:
         time.sleep(self._random.uniform(*SLOW))
         self._network.delay = 0.0
 
-    def _wait_for_steps(self, steps: int, process: Forked) -> None:
+    def wait_for_steps(self, steps: int, process: Forked) -> None:
+        """Wait until the envs have taken so many steps."""
         runs.wait_until(lambda: len(recorded(self.folder / "steps")) >= steps, process, START_TIMEOUT)
 
 

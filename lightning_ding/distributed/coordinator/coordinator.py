@@ -192,7 +192,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             else:
                 self.save()
         finally:
-            self.run.database.close()
+            self.run.database.end()  # over Ray, messages may still come
             self._held.close()
 
     def _prepare_to_listen(self, resume: bool) -> Store:

@@ -44,6 +44,7 @@ class Database:
         self._wait = 5.0  # seconds for another process to close the file
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
+        self._has_ended = False
 
     def write(self, changes: Mapping[Key, Any], is_synced: bool = True) -> None:
         """Set records, or delete those whose value is None, all of them or none.
@@ -59,6 +60,7 @@ class Database:
         new = [(*key, text, zlib.crc32(f"{key[1]} {text}".encode())) for key, text in texts.items()]
         gone = [key for key, value in changes.items() if value is None]
         with self._lock, _errors_of(self.file):
+            self._check_open()
             if self._connection is None and not self.file.exists():
                 self._create(new)
                 return
@@ -102,7 +104,17 @@ class Database:
                 self._connection.close()
                 self._connection = None
 
+    def end(self) -> None:
+        """Close the file for good: a later call raises ``OSError`` instead of opening it again."""
+        self._has_ended = True
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise OSError(f"{self.file} is closed, because its process ends")
+
     def _connected(self) -> sqlite3.Connection:
+        self._check_open()
         if self._connection is None:
             connection = sqlite3.connect(self.file, self._wait, isolation_level=None, check_same_thread=False)
             # if a bit of a text has changed, its checksum will not fit

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 BUFFER_FILE = "buffer.safetensors"
 KEPT_EPISODES = 10_000  # episodes that wait for the learner to log them
 NEWEST_EPISODES = 100  # whose mean return is part of the status
+OLD_COUNT = "serial"
+"""Count in the snapshots of earlier versions that nothing needs."""
 
 
 class Intake:
@@ -145,7 +147,6 @@ class Intake:
         self._episodes.extend(zip(about["returns"], about["lengths"], infos, strict=True))
         counts.accepted = max(counts.accepted, entry.number)  # entries are written in parallel
         counts.next_seq[entry.run_id] = entry.seq + 1
-        counts.serial = max(counts.serial, entry.serial)
 
     def begin(self, newest: Publication) -> None:
         """Begin the rollout of the newest weights, unless it has begun; a replay buffer needs no beginning."""
@@ -215,7 +216,7 @@ class Intake:
             folder: Folder of the snapshot, with the file of :meth:`save_buffer`.
             state: State that :meth:`state_dict` returned.
         """
-        self.counts = Counts(**state["counts"])
+        self.counts = Counts(**{name: count for name, count in state["counts"].items() if name != OLD_COUNT})
         self.ratio.load_state_dict(state["ratio"])
         self.buffer.load_data(folder / BUFFER_FILE)
         self._held = None if state["held"] is None else read_columns(state["held"])
@@ -284,8 +285,6 @@ class Counts:
     """Version of the newest weights that data were collected with."""
     accepted: int = 0
     """Number of the newest entry of the journal."""
-    serial: int = 0
-    """Largest number of a publication that an entry of the journal names."""
     refused: int = 0
     collector_wait: float = 0.0
     learner_wait: float = 0.0

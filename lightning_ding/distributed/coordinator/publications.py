@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lightning_ding.checkpoints.files import sync_tree
 from lightning_ding.distributed.block_files import read_block, write_block
 from lightning_ding.distributed.coordinator.database import DamagedError, Database, Key
 from lightning_ding.distributed.transport import Message, Refusal, Store
@@ -125,6 +126,7 @@ class PublishedWeights:
                 continue
             write_block(file := self._folder / f"{number}.safetensors", *block)
             self._published[name] = [replace(known[-1], handle=file.name)]
+        sync_tree(self._folder)  # the database names only files that survive a power failure
         self._unwritten |= self._published.keys()
         self.write()
 

@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -173,8 +174,9 @@ class FlaskServer(Server):
         except web.RequestPayloadError as error:
             return _error(request, 400, f"the body is malformed: {error}")
         except Exception as error:
-            logger.error("the message %r failed", request.raw_path[:100], exc_info=error)
-            reason = f"{type(error).__name__} in the coordinator; see its log"
+            kind, trace = type(error).__name__, "".join(traceback.format_exception(error))
+            _refusals.write(logging.ERROR, kind, "the message %r failed: %s", request.raw_path[:100], trace)
+            reason = f"{kind} in the coordinator; see its log"
             return _response(500, _content(500, reason))
         finally:
             self.unanswered -= 1

@@ -103,8 +103,8 @@ class RayStore(Store):
         if isinstance(handle, Handle):
             handle.content = None
         if self._keeps(kind):
+            self._file(name).unlink(missing_ok=True)  # first, so that no other thread shares them again
             self._weights.pop(name, None)
-            self._file(name).unlink(missing_ok=True)
         elif kind == "batch" and self._folder is None:  # the coordinator has nobody to tell
             self.note_deleted([name])
 
@@ -184,6 +184,8 @@ class RayStore(Store):
             tensors, metadata = read_block(self._file(name), self._max_bytes)
             content = bytes_of(flatten(tensors), metadata)
             self._weights[name] = _handle({"kind": "policy", "name": name}, self._shared(content))
+            if not self._file(name).exists():  # another thread has deleted them since
+                self._weights.pop(name, None)
         return self._weights.get(name) or Handle(kind="policy", name=name)
 
     def _bytes_of(self, handle: Any) -> Any:

@@ -97,8 +97,8 @@ class WorkerSet:
         worker = self._workers[name] = RayWorker(name, role, needs, strategies)
         self._make(worker)
         self._call(worker)
-        for rank, actor in enumerate(worker.actors if is_needed else ()):
-            self.pending.add(worker.names[rank], actor, needs)
+        if is_needed:
+            self._await(worker)
         self._nodes[name] = worker.actors[0].node.remote()
 
     def stop(self, name: str) -> None:
@@ -176,7 +176,13 @@ class WorkerSet:
         if len(worker.actors) > 1:
             self._kill(worker)
             self._make(worker)
+            self._await(worker)
         self._call(worker)
+
+    def _await(self, worker: RayWorker) -> None:
+        """Report the actors of a worker if Ray cannot start them."""
+        for name, actor in zip(worker.names, worker.actors, strict=True):
+            self.pending.add(name, actor, worker.needs)
 
     def _kill(self, worker: RayWorker) -> None:
         self._runs = {ref: known for ref, known in self._runs.items() if known[0] is not worker}
@@ -248,7 +254,7 @@ class Pending:
     def add(self, name: str, actor: Any, needs: Needs) -> None:
         """Wait for another actor, which needs resources such as ``{"CPU": 1}``."""
         self._waiting[actor.__ray_ready__.remote()] = (name, needs)
-        self._since = time.monotonic()
+        self._since, self._has_warned = time.monotonic(), False
 
     def look(self) -> None:
         """Log a warning once if actors have not started for a while.

@@ -39,6 +39,23 @@ def test_full_disk_is_an_error_of_the_disk_and_changes_nothing(tmp_path: Path) -
     assert dict(database.read("state")) == {"a": 3}
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_database_that_has_ended_is_not_opened_again(tmp_path: Path, is_deleted: bool) -> None:
+    database = Database(tmp_path / "run.db")
+    database.write({("state", "a"): 1})
+    database.close()
+    database.write({("state", "a"): 2})
+    database.end()
+    if is_deleted:
+        (tmp_path / "run.db").unlink()
+    with pytest.raises(OSError, match="is closed, because its process ends"):
+        database.write({("state", "a"): 3})
+    if is_deleted:
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert dict(Database(tmp_path / "run.db").read("state")) == {"a": 2}
+
+
 def test_record_that_has_changed_is_told_apart_from_the_others(tmp_path: Path) -> None:
     database = Database(tmp_path / "run.db")
     database.write({("entry", number): {"number": number} for number in (1, 2, 3)})

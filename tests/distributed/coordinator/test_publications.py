@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_ding.distributed.coordinator import publications
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.stop_signals import StopSignal
@@ -65,6 +66,20 @@ def test_weights_whose_index_could_not_be_written_are_written_and_deleted_with_t
     run.restart()
     answer = collector.call("get_policy", policy_id=said["policy_id"], serial=-1)
     assert run.store.get(answer["handle"]).tensors["weight"].tolist() == [4.0]
+
+
+def test_packed_weights_are_on_the_disk_before_the_database_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(config(tmp_path / "run"), FileStore(tmp_path / "data"))
+    learner, _ = both(run)
+    learner.publish(1)
+    weights, done = run.coordinator.run.weights, []
+    write = weights.write
+    monkeypatch.setattr(publications, "sync_tree", lambda folder: done.append([one.name for one in folder.iterdir()]))
+    monkeypatch.setattr(weights, "write", lambda: done.append("database") or write())
+    weights.pack()
+    assert done == [["0.safetensors"], "database"]
 
 
 def test_refused_weights_and_priorities_are_deleted_and_published_ones_stay(tmp_path: Path) -> None:

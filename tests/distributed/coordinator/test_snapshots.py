@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lightning_ding.checkpoints.manifest import write_manifest
 from tests.distributed.coordinator.coordinating import Run, both, config, transitions
 
 
@@ -45,6 +46,22 @@ def truncate(file: Path) -> None:
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+def test_snapshot_of_an_earlier_version_with_a_count_that_is_gone_is_read(saved: tuple[Run, Any]) -> None:
+    run, collector = saved
+    before = (run.rows(), asdict(run.counts))
+    for folder in folder_of(run, "snapshots").iterdir():
+        file = folder / "state.json"
+        state = json.loads(file.read_text())
+        file.write_text(json.dumps({**state, "counts": {**state["counts"], "serial": 3}}))
+        write_manifest(folder, {"entry": state["counts"]["accepted"]})
+
+    run.restart()
+
+    assert (run.rows(), asdict(run.counts)) == before
+    assert "serial" not in before[1]
+    assert collector.send(transitions(first=12))["accepted"]
 
 
 DAMAGES: list[tuple[str, str, Callable[[Path], None]]] = [

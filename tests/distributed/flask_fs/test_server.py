@@ -15,6 +15,7 @@ import pytest
 import requests
 from hypothesis import given, settings, strategies as st
 
+from lightning_ding.distributed.flask_fs.connections import SparseLog
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.transport import LeaseLostError, Message, Refusal
 from tests.processes import wait_for
@@ -196,6 +197,17 @@ def test_an_exception_of_the_handler_is_logged_and_answered_without_its_text(
     assert "the secret of the coordinator" in caplog.text
     assert "Traceback" in caplog.text
     assert_refused(send(server, "nan"), 500, server)
+
+
+def test_a_flood_of_the_same_exception_is_logged_once_in_an_interval(
+    server: FlaskServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_ding.distributed.flask_fs.server._refusals", SparseLog(logging.getLogger(), 3600))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(5):
+            assert_refused(send(server, "break"), 500, server)
+        assert_refused(send(server, "nan"), 500, server)
+    assert [record.getMessage().count("Traceback") for record in caplog.records] == [1, 1]
 
 
 def test_a_refusal_comes_with_its_status_and_reason(server: FlaskServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -242,6 +242,23 @@ def test_restarted_process_serves_the_weights_in_its_files(ray: Any, tmp_path: P
         after.with_weights({"handle": torn})
 
 
+def test_weights_that_are_deleted_while_they_are_shared_again_are_not_kept(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = RayStore(tmp_path).put("policy", {"w": torch.tensor([1.5])})
+    after = RayStore(tmp_path)
+    share = after._shared
+
+    def deleted_meanwhile(content: bytes) -> Any:
+        after.delete(dict(handle))  # as another thread does
+        return share(content)
+
+    monkeypatch.setattr(after, "_shared", deleted_meanwhile)
+    after.with_weights({"weights": dict(handle)})
+    assert after._weights == {}
+    assert list((tmp_path / "policy").iterdir()) == []
+
+
 def test_coordinator_keeps_the_weights_of_a_learner_that_it_has_read(ray: Any, tmp_path: Path) -> None:
     handle, coordinator = RayStore().put("policy", {"w": torch.tensor([2.5])}), RayStore(tmp_path)
 

@@ -138,6 +138,23 @@ def test_all_ranks_are_restarted_when_one_of_them_ends(ray: PaperRay, end: Any) 
     assert ray.actors[-1].calls == [(1, 2, "learner 1.0")]
 
 
+def test_ranks_for_which_there_is_no_room_any_more_are_reported_and_given_up(
+    ray: PaperRay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = ranks_of(config())
+    ray.ends |= {"learner 0.0": None, "learner 0.1": None}  # they have started
+    ranks.look()
+    assert ranks.pending._waiting == {}
+    ray.ends["learner 0.1 call 1"] = "exit code 1"  # a node has died
+    ranks.look()
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    ranks.look()
+    assert caplog.messages[-1].startswith("Ray has not started learner 1.0, learner 1.1 in 0 s, for which it needs 2")
+    ranks.pending._timeout = 0.0
+    with pytest.raises(RuntimeError, match="Ray has not started learner 1.0, learner 1.1 in 0 s"):
+        ranks.look()
+
+
 def test_ranks_that_are_restarted_too_often_end_the_run(ray: PaperRay) -> None:
     ranks = ranks_of(config(restarts=1))
     ray.ends |= {"learner 0.0 call 1": "exit code 1", "learner 0.1 call 1": "exit code 2"}  # both are one failure
