@@ -84,8 +84,8 @@ class TenKills:
                     break
                 process.communicate(timeout=LEAVING)
             assert process.returncode == -signal.SIGKILL
+            # Ray's agents, too, end by themselves, but only after up to a minute
             runs.wait_until(lambda: not self._chaos.pids(), seconds=LEAVING)
-            self._chaos.check_that_none_is_left()
             options = ("--resume",)
         stopped = check_records(self.folder, self._counted())
         sys.stderr.write(f"{json.dumps({**stopped, 'kills': dict(self.done)})}\n")
