@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,3 +62,19 @@ def test_each_role_is_killed_and_every_rollout_is_whole_and_of_the_version_that_
     for process in {one["process"] for one in found}:
         versions = [one["train_iter"] for one in found if one["process"] == process]
         assert versions == sorted({*versions})  # none is learned from twice
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("transport", ["flask_fs", "ray"])
+def test_ppo_reaches_its_return_after_ten_kills_with_each_step_kept_once(transport: str, tmp_path: Path) -> None:
+    """Collectors, learners, coordinators and the command of the run, or Ray's driver; in a separate process."""
+    if transport == "ray":
+        pytest.importorskip("ray")
+    command = [sys.executable, "-m", "tests.distributed.ten_kills", str(tmp_path / "run"), "--transport", transport]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    sys.stderr.write(f"{json.dumps(found)}\n")
+    assert sum(found["kills"].values()) == 10
+    assert found["return"] >= 475

@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed import Coordinator
 from lightning_ding.distributed.comm_worker.collector import CommCollector
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.coordinator import announce
 from lightning_ding.distributed.flask_fs.transport import FlaskTransport
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.transport import Channel

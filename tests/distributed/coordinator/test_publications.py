@@ -74,7 +74,7 @@ def test_packed_weights_are_on_the_disk_before_the_database_names_them(
     run = Run(config(tmp_path / "run"), FileStore(tmp_path / "data"))
     learner, _ = both(run)
     learner.publish(1)
-    weights, done = run.coordinator.run.weights, []
+    weights, done = run.coordinator.run.weights, list[Any]()
     write = weights.write
     monkeypatch.setattr(publications, "sync_tree", lambda folder: done.append([one.name for one in folder.iterdir()]))
     monkeypatch.setattr(weights, "write", lambda: done.append("database") or write())

@@ -151,7 +151,7 @@ def test_ranks_for_which_there_is_no_room_any_more_are_reported_and_given_up(
     ranks.look()
     assert caplog.messages[-1].startswith("Ray has not started learner 1.0, learner 1.1 in 0 s, for which it needs 2")
     ranks.pending._timeout = 0.0
-    with pytest.raises(RuntimeError, match="Ray has not started learner 1.0, learner 1.1 in 0 s"):
+    with pytest.raises(RuntimeError, match=r"Ray has not started learner 1\.0, learner 1\.1 in 0 s"):
         ranks.look()
 
 
