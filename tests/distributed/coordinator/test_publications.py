@@ -77,7 +77,12 @@ def test_packed_weights_are_on_the_disk_before_the_database_names_them(
     weights, done = run.coordinator.run.weights, list[Any]()
     write = weights.write
     monkeypatch.setattr(publications, "sync_tree", lambda folder: done.append([one.name for one in folder.iterdir()]))
-    monkeypatch.setattr(weights, "write", lambda: done.append("database") or write())
+
+    def note_and_write() -> None:
+        done.append("database")
+        write()
+
+    monkeypatch.setattr(weights, "write", note_and_write)
     weights.pack()
     assert done == [["0.safetensors"], "database"]
 
