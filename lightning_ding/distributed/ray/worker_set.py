@@ -96,10 +96,10 @@ class WorkerSet:
         """
         worker = self._workers[name] = RayWorker(name, role, needs, strategies)
         self._make(worker)
-        self._call(worker)
         if is_needed:
             self._await(worker)
         self._nodes[name] = worker.actors[0].node.remote()
+        self._call(worker)  # last, because an actor answers one call after the other
 
     def stop(self, name: str) -> None:
         """Kill a worker, which is not restarted; another one gets its task when its lease ends."""

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from typing import Any
 
 import pytest
 
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import worker_set
-from lightning_ding.distributed.ray.worker_set import Pending
+from lightning_ding.distributed.ray.worker_set import Pending, WorkerSet
+from tests.processes import wait_for
 
 
 class Nothing:
@@ -40,6 +44,30 @@ def test_actors_without_resources_are_logged_once_and_given_up_after_the_timeout
     waiting._timeout = 0.0
     with pytest.raises(RuntimeError, match=f"^{text}$"):
         waiting.look()
+
+
+def test_workers_that_do_their_tasks_are_not_waited_for_any_more(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        def __init__(self, *args: Any) -> None:
+            pass
+
+        def node(self) -> str:
+            return "a node"
+
+        def run(self, *args: Any) -> None:
+            time.sleep(3600)
+
+    monkeypatch.setattr(worker_set, "WorkerActor", Busy)
+    workers = WorkerSet(resolve(ParallelConfig, {}))
+    workers.start("collector 1", "collector", {"CPU": 1})
+    try:
+        ready = list(workers.pending._waiting)
+        assert ray.wait(ready, timeout=60.0)[0] == ready
+        wait_for(lambda: workers.node("collector 1") == "a node")
+        workers.look()
+        assert workers.pending._waiting == {}
+    finally:
+        workers.close()
 
 
 def test_actors_that_were_started_are_not_told_of(
