@@ -81,9 +81,7 @@ def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
 
     module = proofs.load(proof.recipe)
     policy_class, datamodule_class = proofs.classes(module)
-    data = {name.lower(): getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
-    env_kwargs = proofs.env_kwargs(proof)
-    data |= {"env_kwargs": env_kwargs} if env_kwargs else {}
+    data = data_arguments(proof)
     config = proof.config()
     if proof.demonstrations is not None:
         data["demonstrations"] = offline.make_data(proof.demonstrations, offline.FOLDER)
@@ -122,6 +120,13 @@ def train(proof: Proof, seed: int, shipped: Path | None = None) -> Run:
     if last is not None:
         run["last"] = last
     return run
+
+
+def data_arguments(proof: Proof) -> dict[str, Any]:
+    """Return the arguments that a proof gives the datamodule besides env, budget, seed and data sets."""
+    module, env_kwargs = proofs.load(proof.recipe), proofs.env_kwargs(proof)
+    found = {name.lower(): getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
+    return found | ({"env_kwargs": env_kwargs} if env_kwargs else {})
 
 
 def _rounds(policy: Any, env_steps: int) -> int:
@@ -203,18 +208,27 @@ def read(name: str, folder: Path) -> dict[str, Any]:
     return record
 
 
-def settings_of(name: str, side: str) -> dict[str, Any]:
+def settings_of(name: str, side: str) -> Any:
     """Return the settings of an experiment as JSON has them."""
     proof = PROOFS[name]
     config = proof.config() if side == "ours" else PEERS[side].settings(proof.peer_algorithm, proof.env_id)
-    settings: dict[str, Any] = json.loads(json.dumps(config))
-    return settings
+    return as_json(config)
+
+
+def as_json(settings: Any) -> Any:
+    """Return settings as JSON has them: lists for tuples."""
+    return json.loads(json.dumps(settings))
 
 
 def kept_runs(record: dict[str, Any], name: str, side: str) -> list[Any]:
-    """Return the runs of a side that have the settings of today; none if any of these changed."""
+    """Return the runs of a side that have the settings of today; none if any of these changed.
+
+    Files of earlier days do not name the arguments of the datamodule.
+    """
     made: dict[str, Any] = record.get(side, {})
-    return list(made["runs"]) if made.get("config") == settings_of(name, side) else []
+    data = as_json(data_arguments(PROOFS[name])) if side == "ours" else None
+    is_same = made.get("config") == settings_of(name, side) and made.get("data", data) == data
+    return list(made["runs"]) if is_same else []
 
 
 def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
@@ -234,7 +248,8 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     how = {"command": command, "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     by_seed = {one["seed"]: one for one in [*kept_runs(record, name, side), {**run, **how}]}
-    record[side] = {"config": settings_of(name, side), "runs": [by_seed[seed] for seed in sorted(by_seed)]}
+    data = {"data": as_json(data_arguments(proof))} if side == "ours" else {}
+    record[side] = {"config": settings_of(name, side), **data, "runs": [by_seed[seed] for seed in sorted(by_seed)]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
 

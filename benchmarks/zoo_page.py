@@ -23,6 +23,11 @@ from benchmarks.proofs import PROOFS, RECIPES, Run, end_return
 RESULTS = Path("docs/results")
 ALGORITHMS = RECIPES.parent / "docs" / "algorithms"
 PROOF_OF = {
+    "crossq_mujoco": "crossq_halfcheetah",
+    "ppo_mujoco": "ppo_halfcheetah",
+    "sac_mujoco": "sac_hopper",
+    "td3_mujoco": "td3_halfcheetah",
+    "tqc_mujoco": "tqc_halfcheetah",
     "r2d2_cartpole": "r2d2_no_velocity",
     "recurrent_ppo_cartpole": "recurrent_ppo_no_velocity",
     "recurrent_ppo_t_maze": "gtrxl_t_maze",

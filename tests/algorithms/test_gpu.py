@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningDataModule, Trainer
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.policy import Policy
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
+from tests.algorithms.table import ALGORITHMS, TEAMS, make_datamodule, make_policy, plain, state_of
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -46,7 +46,7 @@ def check_same_bits(name: str, accelerator: str, folder: Path) -> None:
 
 @pytest.mark.gpu
 @ON_GPU
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *TEAMS])
 def test_a_run_on_a_gpu_repeats_and_resumes_with_the_same_bits(name: str, tmp_path: Path) -> None:
     check_same_bits(name, "gpu", tmp_path)
 

@@ -176,6 +176,13 @@ def test_an_experiment_hands_the_datamodule_all_that_its_recipe_does(name: str) 
     assert constants - named <= set(learn.ARGUMENTS)
 
 
+def test_runs_with_other_arguments_of_the_datamodule_are_not_kept() -> None:
+    made = {"config": learn.settings_of("xqc_hopper", "ours"), "runs": [1]}
+    assert learn.kept_runs({"ours": made}, "xqc_hopper", "ours") == [1]  # of earlier days
+    for norm_reward, kept in ((True, [1]), (False, [])):
+        assert learn.kept_runs({"ours": {**made, "data": {"norm_reward": norm_reward}}}, "xqc_hopper", "ours") == kept
+
+
 def test_an_experiment_may_have_another_task_of_the_env_of_its_recipe() -> None:
     assert proofs.env_kwargs(PROOFS["sac_simba"])["domain_name"] == "walker"
     cheetah = {"domain_name": "cheetah", "task_name": "run", "frame_skip": 2}
