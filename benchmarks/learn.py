@@ -126,7 +126,7 @@ def data_arguments(proof: Proof) -> dict[str, Any]:
     """Return the arguments that a proof gives the datamodule besides env, budget, seed and data sets."""
     module, env_kwargs = proofs.load(proof.recipe), proofs.env_kwargs(proof)
     found = {name.lower(): getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
-    return found | ({"env_kwargs": env_kwargs} if env_kwargs else {})
+    return found | ({"env_kwargs": env_kwargs} if env_kwargs else {}) | proof.data
 
 
 def _rounds(policy: Any, env_steps: int) -> int:

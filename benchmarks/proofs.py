@@ -104,6 +104,8 @@ class Proof:
     """Require a return below ``bar`` instead: the task needs something that the algorithm does not have."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the env that replace those of the recipe."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the datamodule that replace those of the recipe."""
     algorithm: str | None = None
     """Name of the algorithm in the tables of the peers; None means that of the recipe."""
 
@@ -170,6 +172,7 @@ FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 TAG = "pettingzoo:mpe2.simple_tag_v3"
 GROUPS = {"model": {"parameter_sharing": [0, 1]}}  # a network of the speaker, and one of the listener
+RAW_ADVANTAGES = {"learn": {"adv_norm": False, "value_norm": False, "value_weight": 0.25}}  # with normalised rewards
 CHEETAH_RUN = {"domain_name": "cheetah", "task_name": "run"}
 SWINGUP = {"domain_name": "cartpole", "task_name": "swingup"}
 REACHER = {"domain_name": "reacher", "task_name": "easy"}
@@ -275,7 +278,9 @@ PROOFS = {
     "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, algorithm="sac"),
     "ppo_halfcheetah": Proof("ppo_mujoco", "HalfCheetah-v5", 1_000_000, 5000, algorithm="ppo"),
     "ppo_hopper": Proof("ppo_mujoco", "Hopper-v5", 1_000_000, 2400, algorithm="ppo"),
-    "ppo_walker2d": Proof("ppo_mujoco", "Walker2d-v5", 1_000_000, 3400, algorithm="ppo"),
+    "ppo_walker2d": Proof(
+        "ppo_mujoco", "Walker2d-v5", 1_000_000, 3400, RAW_ADVANTAGES, algorithm="ppo", data={"norm_reward": True}
+    ),
     "ppo_ant": Proof("ppo_mujoco", "Ant-v5", 1_000_000, 3000, algorithm="ppo"),
     "ppo_double_pendulum": Proof("ppo_mujoco", "InvertedDoublePendulum-v5", 1_000_000, 9000, algorithm="ppo"),
     "ppo_reacher": Proof("ppo_mujoco", "Reacher-v5", 1_000_000, -5, algorithm="ppo"),
