@@ -341,10 +341,17 @@ def _has_state_dict(value: Any) -> bool:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Return whether the state of an object consists of its attributes: its classes are Python code without slots."""
+    """Return whether the state of an object consists of its attributes: its classes are Python code without slots.
+
+    From Python 3.12 on, classes of C such as ``io.BytesIO`` have that flag too; their objects need more memory.
+    """
     kinds = type(value).__mro__[:-1]
     is_python = all(one.__flags__ & HEAP_TYPE and not vars(one).get("__slots__") for one in kinds)
-    return is_python and hasattr(value, "__dict__")
+    return is_python and hasattr(value, "__dict__") and type(value).__basicsize__ == _Plain.__basicsize__
+
+
+class _Plain:
+    """An object without anything but attributes."""
 
 
 def _is_config(value: Any) -> bool:
