@@ -76,6 +76,15 @@ def table() -> str:
     return "\n".join([head, "|---|--:|--:|--:|--:|--:|---|", *rows])
 
 
+def measured(name: str) -> dict[str, Any]:
+    """Return the env steps per second of a workload by side, the device, and the version of torch."""
+    is_tensor = name in TENSORS
+    row: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    sides = {side: chosen for side, chosen in SIDES.items() if is_tensor or "compile" not in chosen}
+    row |= {side: round(speed(name, **chosen), 1) for side, chosen in sides.items()}
+    return row | ({"gpu_jax": round(jax_speed(name), 1)} if is_tensor and find_spec("gymnax") else {})
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the workloads, and store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,12 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(1)
         stored = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
         for name in options.only:
-            row = stored[name] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-            for side, chosen in SIDES.items():
-                if name in TENSORS or "compile" not in chosen:
-                    row[side] = round(speed(name, **chosen), 1)
-            if name in TENSORS and find_spec("gymnax"):
-                row["gpu_jax"] = round(jax_speed(name), 1)
+            stored[name] = measured(name)
             RESULT.parent.mkdir(parents=True, exist_ok=True)
             RESULT.write_text(json.dumps(stored, indent=1) + "\n")
     print(table())

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import accelerator, contest
 
@@ -26,6 +27,20 @@ def test_the_speed_is_that_of_the_whole_workload(name: str, monkeypatch: pytest.
     monkeypatch.setattr(contest, "fit", fit)
     assert accelerator.speed(name, "gpu") == 25.0
     assert fitted == ["gpu", "gpu"]
+
+
+def test_only_workloads_of_tensor_envs_run_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(accelerator, "speed", lambda name, accelerator="cpu", compile=False: 1.0 + bool(compile))
+    monkeypatch.setattr(accelerator, "find_spec", lambda name: None)
+    told = {"device", "torch"}
+    assert {side: value for side, value in accelerator.measured("ppo").items() if side not in told} == {
+        "cpu": 1.0,
+        "gpu": 1.0,
+    }
+    found = accelerator.measured("tensors")
+    assert set(found) - told == set(accelerator.SIDES)
+    assert found["gpu_graphs"] == 2.0
 
 
 def test_the_table_has_a_row_for_each_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ class RayStore(Store):
         if self._keeps(kind):
             self._file(name).unlink(missing_ok=True)  # first, so that no other thread shares them again
             self._weights.pop(name, None)
-        elif kind == "batch" and self._folder is None:  # the coordinator has nobody to tell
+        elif kind == "batch" and self._folder is None:  # the coordinator itself tells no one
             self.note_deleted([name])
 
     @override

@@ -146,10 +146,12 @@ def test_weights_outlive_the_learner_and_the_coordinator_and_calls_continue(
     pid = channel.call("pid")["pid"]
 
     ray.kill(ray.get_actor("coordinator", namespace), no_restart=False)
+    deadline = time.monotonic() + 60
+    while channel.call("pid")["pid"] == pid:  # the old process may still answer, with references that die with it
+        assert time.monotonic() < deadline
 
     handle = channel.call("newest")["handle"]
     assert handle == first
-    assert channel.call("pid")["pid"] != pid
     assert RayChannel(namespace, 60.0).call("newest")["handle"] == first
     assert channel.store.get(handle).tensors["w"].sum().item() == 80_000  # the new process has shared them again
 
