@@ -59,13 +59,13 @@ class CudaGraphs:
 
     def _first_call(self, key: Any, tensors: list[Tensor]) -> Sequence[Any]:
         """Return what the function returns, and record a graph for later calls."""
+        if len(self._graphs) == MOST_GRAPHS:
+            self._turn_off(f"it was called in more than {MOST_GRAPHS} ways")
+            return self._code(tensors)
         static = [one if is_fixed else one.clone() for one, is_fixed in zip(tensors, self._is_fixed, strict=True)]
         arguments = [one for one, is_fixed in zip(static, self._is_fixed, strict=True) if not is_fixed]
         unchanged, before = [one.clone() for one in arguments], _random()  # the function may write to an argument
         expected, after = _copied(self._code(tensors)), _random()
-        if len(self._graphs) == MOST_GRAPHS:
-            self._turn_off(f"it was called in more than {MOST_GRAPHS} ways")
-            return expected
         try:
             replay, results = self._record(self._code, static)
             _set_random(before)
@@ -132,12 +132,15 @@ def _copy_by_type(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def _difference(expected: Sequence[Any], found: Sequence[Any], number: int) -> str | None:
-    """Return in which way a graph differs from its function, apart from the order of sums; the device is waited for.
+    """Describe how the results of a graph differ from those of its function; wait for the device.
 
     Args:
         expected: Results of the function, then the states of the generators.
         found: The same of the graph.
         number: Number of results.
+
+    Returns:
+        The first difference as text; None if there is none but rounding.
     """
     for index, (one, other) in enumerate(zip(expected, found, strict=True)):
         if not isinstance(one, Tensor) or not isinstance(other, Tensor):
