@@ -21,7 +21,8 @@ from lightning_ding.datamodules.replay import DemonstrationDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.envs.handle import EnvHandle
 from lightning_ding.envs.named import EnvLike
-from lightning_ding.utils.ranks import sum_over_ranks
+from lightning_ding.utils.ranks import sum_over_ranks, world_size
+from lightning_ding.worker import get_serial_collector_cls
 
 if TYPE_CHECKING:
     from lightning_ding.datamodules.dataset_files import DatasetLike
@@ -59,7 +60,8 @@ class RemoteReplayDataModule(DemonstrationDataModule):
     To a Trainer it looks like a :class:`ReplayDataModule`, but the data are collected and stored in other processes:
     counters, episodes and the state of the buffer come with the rounds. A checkpoint contains no collected data,
     because collecting continues without the learner. When the coordinator ends the run, the Trainer stops with an
-    evaluation and a checkpoint. Under DDP every rank fetches its own rounds, and all ranks stop together.
+    evaluation and a checkpoint. Under DDP every rank fetches its own rounds, or gets its share of the rollout that rank
+    zero fetches for an on-policy algorithm, and all ranks stop together.
 
     Args:
         comm_learner: Source of the rounds.
@@ -203,10 +205,17 @@ class RemoteReplayDataModule(DemonstrationDataModule):
 
     def _start_feed(self) -> RemoteFeed:
         """Start fetching rounds. A checkpoint has already restored the counters."""
-        ahead = 0 if self._policy.on_policy else self.prefetch  # a rollout is collected with the newest weights
-        self._feed = RemoteFeed(self._ask, ahead, self.patience, self.info_keys, self._keeps_records)
-        self.collector = self._feed
-        return self._feed
+        options = {"patience": self.patience, "info_keys": self.info_keys, "keeps_records": self._keeps_records}
+        if self._policy.on_policy and world_size() > 1:
+            from lightning_ding.datamodules.shared_rollout import SharedFeed
+
+            in_episodes = get_serial_collector_cls(self._policy.config.collect.collector).collects_whole_episodes
+            feed: RemoteFeed = SharedFeed(self._ask, in_episodes, **options)
+        else:
+            ahead = 0 if self._policy.on_policy else self.prefetch  # a rollout is collected with the newest weights
+            feed = RemoteFeed(self._ask, ahead, **options)
+        self._feed = self.collector = feed
+        return feed
 
     def _ask(self) -> RemoteData:
         policy, rank = self._policy, cast(Trainer, self.trainer).global_rank

@@ -110,10 +110,11 @@ def learned_by_processes(cfg: dict[str, Any]) -> list[Weights]:
 
 
 class OneProcess(RolloutDataModule):
-    """Collects as the collector of the first collecting task, whose envs and noise have seeds of their own."""
+    """Collects, on rank r, as the collector of task r, whose envs and noise have seeds of their own."""
 
     def _begin_episodes(self) -> None:
-        task: int = np.random.SeedSequence([SEED, 2]).generate_state(1).tolist()[0]
+        number = 2 + self.trainer.global_rank  # type: ignore[union-attr]
+        task: int = np.random.SeedSequence([SEED, number]).generate_state(1).tolist()[0]
         envs, noise, _ = np.random.SeedSequence(task).spawn(3)
         seed_envs(self._collector_env, envs)
         self.collector.reset_env()

@@ -61,14 +61,9 @@ class Watcher(Learner):
         return found
 
 
-def learned(cfg: dict[str, Any], running: Any) -> list[Weights]:
-    """Return the weights that a learner publishes whose collectors begin together.
-
-    Args:
-        cfg: Config of the run.
-        running: Context manager such as :func:`in_this_process`.
-    """
-    meeting = threading.Barrier(COLLECTORS)
+def meeting_collectors(number: int) -> type[CommCollector]:
+    """Return a class of collectors that begin together, as soon as there are as many of them."""
+    meeting = threading.Barrier(number)
 
     class Together(CommCollector):
         def _create_collector(self, task_info: Any) -> Any:
@@ -76,10 +71,21 @@ def learned(cfg: dict[str, Any], running: Any) -> list[Weights]:
             meeting.wait(60)
             return made
 
+    return Together
+
+
+def learned(cfg: dict[str, Any], running: Any) -> list[Weights]:
+    """Return the weights that a learner publishes whose collectors begin together.
+
+    Args:
+        cfg: Config of the run.
+        running: Context manager such as :func:`in_this_process`.
+    """
+    kind = meeting_collectors(COLLECTORS)
     with running(cfg) as connect:
         channels = [connect() for _ in range(1 + COLLECTORS)]
         learner = Watcher(cfg, channels[0])
-        workers = [learner, *(Together(cfg, channel) for channel in channels[1:])]
+        workers = [learner, *(kind(cfg, channel) for channel in channels[1:])]
         threads = [threading.Thread(target=worker.start, daemon=True) for worker in workers]
         threads[0].start()
         wait_for(lambda: bool(learner.published))  # torch's generator, too, is in use only once

@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_ding.config import ConfigLike, require, to_dict
 from lightning_ding.distributed.config import CommanderConfig, ParallelConfig, read_run
-from lightning_ding.distributed.coordinator.settings import rollout_size
+from lightning_ding.distributed.coordinator.settings import number_of_ranks, rollout_size
 from lightning_ding.distributed.transport import Role
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
@@ -164,7 +164,7 @@ class BaseParallelCommander(ABC):
     def _find_n_sample(self) -> int:
         asked = self.config.system.collector.n_sample or self._policy.config.collect.n_sample
         if self._policy.on_policy:
-            size, _ = rollout_size(self._policy)
+            size, _ = rollout_size(self._policy, number_of_ranks(self.config))
             part = math.ceil(size / max(1, spaces_of(self.config)["collector"]))
             return self.config.system.collector.n_sample or part
         allowed = "set, as the policy's collect.n_sample is not"

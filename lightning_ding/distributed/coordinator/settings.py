@@ -104,17 +104,21 @@ class ReplaySettings:
         require(collector.type == "zergling", "system.collector.type", f'"zergling" {why}', collector.type)
         require(learner.send_policy_freq == 1, "system.learner.send_policy_freq", f"1 {why}", learner.send_policy_freq)
         require(learner.prefetch <= 1, "system.learner.prefetch", f"0, or left out, {why}", learner.prefetch)
-        require(not learner.multi_gpu, "system.learner.multi_gpu", f"False {why}", learner.multi_gpu)
         pause = collector.update_policy_second
         require(pause == 0, "system.collector.update_policy_second", f"0 {why}", pause)
-        size, in_episodes = rollout_size(policy)
-        uses_late = coordinator.late_transitions == "use"
+        devices = learner.trainer.get("devices") if learner.multi_gpu else 1
+        require(devices is not None, "system.learner.trainer.devices", f"set with multi_gpu {why}", devices)
+        ranks = number_of_ranks(config)
+        size, in_episodes = rollout_size(policy, ranks)
+        rollout = RolloutSettings(size, in_episodes, coordinator.rollout_share, coordinator.late_transitions == "use")
+        part = f"so large that {ranks} ranks can share {rollout.enough} {'episodes' if in_episodes else 'transitions'}"
+        require(rollout.enough >= ranks, "system.coordinator.rollout_share", part, coordinator.rollout_share)
         return cls(
             config=config,
             envs=config.main.env.collector_env_num,
             round_size=size,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
-            rollout=RolloutSettings(size, in_episodes, coordinator.rollout_share, uses_late),
+            rollout=rollout,
         )
 
     def make_env(self) -> Any:
@@ -178,13 +182,30 @@ def check_unused(coordinator: CoordinatorConfig, names: tuple[str, ...], why: st
         require(value == default, f"system.coordinator.{name}", f"{default!r} with {policy!r}, {why}", value)
 
 
-def rollout_size(policy: Any) -> tuple[int, bool]:
-    """Return the size of a rollout of a policy, and whether it counts whole episodes instead of transitions."""
+def number_of_ranks(cfg: ParallelConfig) -> int:
+    """Return the number of ranks: ``devices`` times ``num_nodes`` of the Trainer with ``multi_gpu``, otherwise 1.
+
+    Raises:
+        ValueError: If one of the two is not a number.
+    """
+    if not cfg.system.learner.multi_gpu:
+        return 1
+    trainer, ranks = cfg.system.learner.trainer, 1
+    for name in ("devices", "num_nodes"):
+        value = trainer.get(name, 1)
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        require(good, f"system.learner.trainer.{name}", "an integer >= 1 with multi_gpu over Ray, or with rollouts", value)
+        ranks *= value
+    return ranks
+
+
+def rollout_size(policy: Any, ranks: int = 1) -> tuple[int, bool]:
+    """Return the size of a rollout for all ranks, and whether it counts whole episodes instead of transitions."""
     in_episodes = get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes
     amount = policy.n_episode if in_episodes else policy.n_sample
     wanted, kind = "n_episode" if in_episodes else "n_sample", policy.config.collect.collector.type
     require(amount is not None, f"main.policy.collect.{wanted}", f"set with the collector {kind!r}", amount)
-    return int(amount), in_episodes
+    return ranks * int(amount), in_episodes
 
 
 def _demonstrations_of_batch(config: ParallelConfig, policy: Any) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from lightning_ding.config import require
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.worker_set import Needs, WorkerSet
@@ -15,23 +14,6 @@ logger = logging.getLogger(__name__)
 NEEDS: Needs = {"CPU": 1}
 """Resources of a collector."""
 GPU_ACCELERATORS = ("gpu", "cuda")
-
-
-def number_of_ranks(cfg: ParallelConfig) -> int:
-    """Return the number of ranks: ``devices`` times ``num_nodes`` of the Trainer with ``multi_gpu``, otherwise 1.
-
-    Raises:
-        ValueError: If one of the two is not a number.
-    """
-    if not cfg.system.learner.multi_gpu:
-        return 1
-    trainer, ranks = cfg.system.learner.trainer, 1
-    for name in ("devices", "num_nodes"):
-        value = trainer.get(name, 1)
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(good, f"system.learner.trainer.{name}", "an integer >= 1 with multi_gpu over Ray", value)
-        ranks *= value
-    return ranks
 
 
 def with_a_device_for_each_actor(cfg: ParallelConfig, ranks: int) -> ParallelConfig:

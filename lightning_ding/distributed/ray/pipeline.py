@@ -17,12 +17,12 @@ from typing_extensions import override
 from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.folder import check_start
+from lightning_ding.distributed.coordinator.settings import number_of_ranks
 from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel, join_cluster
 from lightning_ding.distributed.ray.collectors import (
     Collectors,
     needs_of_learner,
-    number_of_ranks,
     room_for_collectors,
     with_a_device_for_each_actor,
 )

@@ -1,0 +1,82 @@
+"""Learns on two ranks that Lightning starts, for test_on_policy_ranks.py: python on_policy_ranks_script.py WHAT FOLDER.
+
+WHAT is ``fit``: each rank collects in one process what one of two collectors would collect; ``learner``: the learner of
+a distributed run; or ``stopped``: a learner that gets a SIGTERM after its third publication. The config is in
+``cfg.json`` in FOLDER. Each rank writes what it has published and learned from into ``WHAT_RANK.pt``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer, seed_everything
+
+from lightning_ding.distributed.comm_worker.ranks import global_rank
+from lightning_ding.policy import create_policy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+from tests.distributed.test_on_policy import ENVS, FLAGS, SEED, Learner, OneProcess
+
+updates: list[tuple[int, torch.Tensor]] = []
+"""For each minibatch of this rank: updates made before it, and the log probabilities of its actions."""
+_update = OnPolicyPolicy._update
+
+
+def update(self: Any, minibatch: Any) -> Any:
+    updates.append((self.progress.train_iter, minibatch["log_prob"].flatten().clone()))
+    return _update(self, minibatch)
+
+
+class Stopped(Learner):
+    def send_policy(self, state_dict: Any) -> None:
+        super().send_policy(state_dict)
+        if len(self.published) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fit(cfg: dict[str, Any]) -> dict[str, Any]:
+    """Train in one process on each rank."""
+    main = cfg["main"]
+    seed_everything(SEED, verbose=False)
+    policy = create_policy(main["policy"])
+    norms = {name: main[name] for name in ("norm_obs", "norm_reward") if name in main}
+    data = OneProcess("CartPole-v1", num_envs=ENVS, seed=SEED, max_train_iter=main["max_train_iter"], **norms)
+    trainer = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "devices": 2, "strategy": "ddp"}
+    Trainer(**trainer, **FLAGS, max_epochs=-1, limit_val_batches=0).fit(policy, data)
+    return {"published": data.published}
+
+
+def learn(cfg: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """Learn for a coordinator; the other rank finds its task in its environment."""
+    taken: list[Any] = []  # the log probabilities of each rollout, on rank zero
+    worker = kind(cfg)
+    take = worker._take
+
+    def keep(handle: Any) -> Any:
+        rollout = take(handle)
+        taken.append(rollout["log_prob"].clone())
+        return rollout
+
+    worker._take = keep
+    code = worker.start()
+    return {"published": worker.published, "taken": taken, "code": code}
+
+
+if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    what, folder, rank = sys.argv[1], Path(sys.argv[2]), global_rank()
+    config = json.loads((folder / "cfg.json").read_text())
+    if config["main"]["policy"]["type"] != "pg":
+        OnPolicyPolicy._update = update  # type: ignore[method-assign]
+    report: dict[str, Any] = {"updates": updates, "published": [], "taken": []}
+    try:
+        report |= fit(config) if what == "fit" else learn(config, Stopped if what == "stopped" else Learner)
+    finally:
+        torch.save(report, folder / f"{what}_{rank}.pt")
