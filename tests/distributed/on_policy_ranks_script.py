@@ -20,12 +20,12 @@ from lightning.pytorch import Trainer, seed_everything
 
 from lightning_ding.distributed.comm_worker.ranks import global_rank
 from lightning_ding.policy import create_policy
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.on_policy import ActorCriticPolicy
 from tests.distributed.test_on_policy import ENVS, FLAGS, SEED, Learner, OneProcess
 
 updates: list[tuple[int, torch.Tensor]] = []
 """For each minibatch of this rank: updates made before it, and the log probabilities of its actions."""
-_update = OnPolicyPolicy._update
+_update = ActorCriticPolicy._update
 
 
 def update(self: Any, minibatch: Any) -> Any:
@@ -73,8 +73,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     what, folder, rank = sys.argv[1], Path(sys.argv[2]), global_rank()
     config = json.loads((folder / "cfg.json").read_text())
-    if config["main"]["policy"]["type"] != "pg":
-        OnPolicyPolicy._update = update  # type: ignore[method-assign]
+    ActorCriticPolicy._update = update  # type: ignore[method-assign]
     report: dict[str, Any] = {"updates": updates, "published": [], "taken": []}
     try:
         report |= fit(config) if what == "fit" else learn(config, Stopped if what == "stopped" else Learner)

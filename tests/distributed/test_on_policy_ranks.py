@@ -123,12 +123,50 @@ def check_same(mine: list[Weights], other: list[Weights]) -> None:
         assert all(torch.equal(value, expected[name]) for name, value in one.items())
 
 
-def test_it(tmp_path: Path) -> None:
-    name = "ppo"
+OTHERS = sorted(POLICIES.keys() - {"ppo", "ppo, n_sample is no multiple"})
+
+
+@pytest.mark.parametrize("name", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_two_ranks_over_http_and_in_one_process_learn_the_same_weights_to_the_last_bit(
+    tmp_path: Path, name: str
+) -> None:
     cfg = of_ranks(tmp_path, name)
     learn(tmp_path, cfg, "learner")
     run(SCRIPT, "fit", tmp_path)
-    (zero, one), (expected, _) = reports(tmp_path, "learner"), reports(tmp_path, "fit")
-    print(len(zero["published"]), len(expected["published"]), len(zero["taken"]), [len(x) for x in zero["taken"]])
-    print(len(zero["updates"]), len(one["updates"]))
-    check_same(zero["published"][:-1], expected["published"])
+    ranks, in_one_process = reports(tmp_path, "learner"), reports(tmp_path, "fit")
+    found = ranks[0]["published"]
+    check_same(found[:ROLLOUTS], in_one_process[0]["published"])
+    assert any(not torch.equal(value, found[-1][key]) for key, value in found[0].items())
+    assert len(ranks[0]["taken"]) == ROLLOUTS
+    if name == "ppo":
+        check_used_once(ranks, passes=2, updates=4)
+
+
+def check_used_once(ranks: list[dict[str, Any]], passes: int, updates: int) -> None:
+    """See that in each pass over a rollout, all ranks together learn from each of its transitions once.
+
+    Args:
+        ranks: Reports of the ranks.
+        passes: Passes over a rollout.
+        updates: Updates of a rollout.
+    """
+    per_pass = updates // passes
+    for rollout, taken in enumerate(ranks[0]["taken"]):
+        for first in range(rollout * updates, (rollout + 1) * updates, per_pass):
+            steps = range(first, first + per_pass)
+            parts = [rows for rank in ranks for train_iter, rows in rank["updates"] if train_iter in steps]
+            assert [len(rows) for rows in parts] == [16] * RANKS * per_pass
+            assert torch.equal(torch.cat(parts).sort().values, taken.sort().values)
+
+
+@pytest.mark.slow
+def test_ranks_that_were_stopped_continue_to_the_last_bit(tmp_path: Path) -> None:
+    cfg = of_ranks(tmp_path, "ppo")
+    learn(tmp_path, cfg, "stopped", "learner")
+    run(SCRIPT, "fit", tmp_path)
+    (first, _), (second, _), (whole, _) = (reports(tmp_path, what) for what in ("stopped", "learner", "fit"))
+    stopped = len(first["published"]) - 1  # its last weights are those from which the other one continues
+    assert 2 <= stopped < ROLLOUTS
+    found = [*first["published"][:stopped], *second["published"]]
+    assert len(found) == ROLLOUTS + 1
+    check_same(found[:ROLLOUTS], whole["published"])

@@ -421,11 +421,30 @@ def test_settings_without_effect_for_rollouts_are_refused(tmp_path: Path) -> Non
         assert "'ppo', which learns from rollouts of its newest weights" in found
     assert "send_policy_freq must be 1" in refused(learner={"send_policy_freq": 2}, **exp_name)
     assert "prefetch must be 0, or left out" in refused(learner={"prefetch": 2}, **exp_name)
-    assert "multi_gpu must be False" in refused(learner={"multi_gpu": True}, **exp_name)
     assert "update_policy_second must be 0" in refused(collector={"update_policy_second": 1.0}, **exp_name)
     assert 'collector.type must be "zergling"' in refused(collector={"type": "marine"}, **exp_name)
     of_replay = {"main": {"exp_name": str(tmp_path), "policy": {"type": "dqn"}}}
     assert "rollout_share must be 1.0 with 'dqn'" in refused(coordinator={"rollout_share": 0.5}, **of_replay)
+
+
+def test_a_rollout_is_for_all_ranks_whose_number_the_config_says(tmp_path: Path) -> None:
+    exp_name, two = {"main": {"exp_name": str(tmp_path)}}, {"multi_gpu": True, "trainer": {"devices": 2}}
+    assert "trainer.devices must be set with multi_gpu with 'ppo'" in refused(learner={"multi_gpu": True}, **exp_name)
+    automatic = {"multi_gpu": True, "trainer": {"devices": "auto"}}
+    assert "trainer.devices must be an integer >= 1 with multi_gpu" in refused(learner=automatic, **exp_name)
+    found = refused(learner=two, coordinator={"rollout_share": 0.05}, **exp_name)
+    assert "rollout_share must be so large that 2 ranks can share 1 transitions, got 0.05" in found
+    made = config(tmp_path)
+    made["system"]["learner"] = two
+    run = Run(made)
+    learner, (first, second) = team(run)
+    assert run.coordinator.run.settings.rollout == RolloutSettings(2 * SIZE)
+    assert first.info()["collector_cfg"]["n_sample"] == SIZE
+    learner.publish(0)
+    assert first.send(rows(0, size=SIZE))["hold"]
+    assert drawn(run, learner) is None
+    second.send(rows(SIZE, size=SIZE))
+    assert len(drawn(run, learner) or []) == 2 * SIZE
 
 
 def test_share_and_late_transitions_are_checked() -> None:

@@ -9,12 +9,9 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.settings import number_of_ranks
 from lightning_ding.distributed.ray import worker_set as module
-from lightning_ding.distributed.ray.collectors import (
-    needs_of_learner,
-    number_of_ranks,
-    with_a_device_for_each_actor as split,
-)
+from lightning_ding.distributed.ray.collectors import needs_of_learner, with_a_device_for_each_actor as split
 from lightning_ding.distributed.ray.worker_set import WorkerSet
 
 
