@@ -127,13 +127,14 @@ class BaseParallelCommander(ABC):
         task_id = self._next_task_id("evaluator_task" if evaluates else "collector_task")
         main, collector = self.config.main, self.config.system.collector
         seed = np.random.SeedSequence([main.seed, self._task_number]).generate_state(1).tolist()[0]
+        players = sum(flags) if self._policy.on_policy else 1  # which deliver a part of a rollout together
         collector_cfg = {
             "type": collector.type,
             "import_names": list(collector.import_names),
             "eval_flag": evaluates,
             "policy": dict(main.policy),
             "env": to_dict(main.env),
-            "n_sample": self._n_sample,
+            "n_sample": math.ceil(self._n_sample / players),
             "n_episode": main.env.n_evaluator_episode if evaluates else n_episode,
             "policy_update_path": paths,
             "policy_update_flag": flags,

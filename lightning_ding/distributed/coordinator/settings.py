@@ -59,11 +59,6 @@ class ReplaySettings:
         check_unused(config.system.coordinator, ("rollout_share", "late_transitions"), "which learns from replay", name)
         has_rewards = config.main.norm_reward
         require(not has_rewards, "main.norm_reward", f"False with {name!r}, which learns from replay", has_rewards)
-        players = 2 if config.system.collector.type == "marine" else 1
-        has_memory = policy.has_memory
-        require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
-        keeps_noise = players == 2 and policy.keeps_noise
-        require(not keeps_noise, "main.policy.model.use_sde", "False with marine collectors", True)
         buffer = policy.config.other.replay_buffer
         check_buffer(buffer, policy.priority, bool(policy.learns_from_sequences))
         try:
@@ -85,7 +80,7 @@ class ReplaySettings:
             batch_size=batch_size,
             round_size=math.ceil(sampled),
             samples_per_insert=coordinator.samples_per_insert or sampled / cast(int, policy.n_sample),
-            envs=config.main.env.collector_env_num * players,
+            envs=_number_of_env_ids(config, policy),
             sample_options=options,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
         )
@@ -101,7 +96,6 @@ class ReplaySettings:
         check_unused(coordinator, OF_REPLAY, "which learns from rollouts of its newest weights", name)
         learner, collector = config.system.learner, config.system.collector
         why = f"with {name!r}, which learns from rollouts of its newest weights"
-        require(collector.type == "zergling", "system.collector.type", f'"zergling" {why}', collector.type)
         require(learner.send_policy_freq == 1, "system.learner.send_policy_freq", f"1 {why}", learner.send_policy_freq)
         require(learner.prefetch <= 1, "system.learner.prefetch", f"0, or left out, {why}", learner.prefetch)
         pause = collector.update_policy_second
@@ -115,7 +109,7 @@ class ReplaySettings:
         require(rollout.enough >= ranks, "system.coordinator.rollout_share", part, coordinator.rollout_share)
         return cls(
             config=config,
-            envs=config.main.env.collector_env_num,
+            envs=_number_of_env_ids(config, policy),
             round_size=size,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
             rollout=rollout,
@@ -126,6 +120,25 @@ class ReplaySettings:
         env = self.config.main.env
         env_id, kwargs, wrappers = env.collecting
         return make_vector_env(env_id, 1, "sync", None, wrappers, kwargs, import_names=env.import_names)
+
+
+def _number_of_env_ids(config: ParallelConfig, policy: Any) -> int:
+    """Return the number of env ids of each collector: those of the players, in games.
+
+    Raises:
+        ValueError: If the policy cannot play games that ``marine`` collectors collect in.
+    """
+    envs = config.main.env.collector_env_num
+    if config.system.collector.type != "marine":
+        return envs
+    name, instead = str(config.main.policy["type"]), "with marine collectors"
+    require(not policy.has_memory, "main.policy", f"one without memory {instead}", name)
+    require(not policy.keeps_noise, "main.policy.model.use_sde", f"False {instead}", True)
+    if policy.on_policy:
+        kind, in_episodes = policy.config.collect.collector.type, rollout_size(policy)[1]
+        allowed = f"one that counts transitions {instead}"
+        require(not in_episodes, "main.policy.collect.collector.type", allowed, kind)
+    return 2 * envs
 
 
 def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
