@@ -1,7 +1,8 @@
 """A config file of ``lightning-ding fit`` as the config of a distributed run.
 
-Both train the same policy, with the same settings, in the same envs. The envs are divided among the collectors, which
-``system.collector.num`` counts; a section ``system`` in the file or ``--set`` may set that and everything else there.
+Both train the same policy, with the same settings, in the same envs. The envs of all ranks are divided among the
+collectors, which ``system.collector.num`` counts; a section ``system`` in the file or ``--set`` may set that and
+everything else there.
 """
 
 from __future__ import annotations
@@ -75,12 +76,13 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
     episodes = env.setdefault("n_evaluator_episode", evaluator.n_episode)
     env.setdefault("evaluator_env_num", min(episodes, num_envs))
     number = _mapping("system.collector", system.get("collector")).get("num", ParallelCollectorConfig().num)
-    env["collector_env_num"] = math.ceil(num_envs / (number if _is_count(number) else 1))
+    ranks = math.prod(one for one in (trainer.get("devices"), trainer.get("num_nodes")) if _is_count(one))
+    env["collector_env_num"] = math.ceil(ranks * num_envs / (number if _is_count(number) else 1))
     folder = _folder(trainer)
     return {
         "main": {**({} if folder is None else {"exp_name": folder}), **main, "env": env},
         "system": {
-            "learner": {**learner, "trainer": {"accelerator": "cpu", **trainer}},
+            "learner": {**learner, "multi_gpu": ranks > 1, "trainer": {"accelerator": "cpu", **trainer}},
             "coordinator": {"commander": {"eval_interval": None}},
         },
     }

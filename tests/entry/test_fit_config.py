@@ -57,6 +57,15 @@ def test_envs_are_divided_among_the_collectors(tmp_path: Path) -> None:
     assert read_config(file, ["main.env.collector_env_num=5"]).main.env.collector_env_num == 5
 
 
+def test_ranks_of_fit_are_those_of_the_learner_and_have_their_envs_in_the_collectors(tmp_path: Path) -> None:
+    trainer = {"devices": 2, "num_nodes": 2, "strategy": "ddp"}
+    cfg = read_config(written(tmp_path, data={"env_id": "CartPole-v1", "num_envs": 3}, trainer=trainer))
+    assert cfg.system.learner.multi_gpu
+    assert cfg.system.learner.trainer == {"accelerator": "cpu", **trainer}
+    assert cfg.main.env.collector_env_num == 6  # of 12 of all ranks
+    assert not read_config(written(tmp_path, trainer={"devices": 1})).system.learner.multi_gpu
+
+
 def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path) -> None:
     data = {"env_id": "CartPole-v1", "seed": 5, "max_env_step": 900, "norm_obs": True, "eval_every": 300}
     model = {"class_path": "PPOPolicy", "init_args": {"cfg": {"discount_factor": 0.9}}}

@@ -422,7 +422,6 @@ def test_settings_without_effect_for_rollouts_are_refused(tmp_path: Path) -> Non
     assert "send_policy_freq must be 1" in refused(learner={"send_policy_freq": 2}, **exp_name)
     assert "prefetch must be 0, or left out" in refused(learner={"prefetch": 2}, **exp_name)
     assert "update_policy_second must be 0" in refused(collector={"update_policy_second": 1.0}, **exp_name)
-    assert 'collector.type must be "zergling"' in refused(collector={"type": "marine"}, **exp_name)
     of_replay = {"main": {"exp_name": str(tmp_path), "policy": {"type": "dqn"}}}
     assert "rollout_share must be 1.0 with 'dqn'" in refused(coordinator={"rollout_share": 0.5}, **of_replay)
 
