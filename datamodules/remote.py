@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import torch
@@ -27,6 +28,8 @@ from lightning_ding.worker import get_serial_collector_cls
 if TYPE_CHECKING:
     from lightning_ding.datamodules.dataset_files import DatasetLike
 
+REWARDS_FILE = "rewards.pt"
+"""File of a rank with what its rewards depend on."""
 COUNTERS = ("env_step", "episode", "sample")
 REWARDS = ("reward", "reward_1")
 """Entries of a minibatch: the return of ``n_step`` steps, and the reward of the first of them."""
@@ -197,6 +200,27 @@ class RemoteReplayDataModule(DemonstrationDataModule):
         self.cancel_requested = is_requested
         super().request_cancel(is_requested)
 
+    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write the state of this rank, with the returns of unfinished episodes and the data of a reward model."""
+        from lightning_ding.checkpoints import save_object
+
+        super().save_rank_state(folder, with_buffer)
+        rewards, normaliser = self._policy.learner.rewards, self._policy.normaliser
+        if rewards is None and not normaliser.kinds["norm_reward"]:
+            return
+        state = {"returns": normaliser.episode_state(), "rewards": None if rewards is None else rewards.state()}
+        save_object(state, folder / REWARDS_FILE)
+
+    def load_rank_state(self, folder: Path) -> None:
+        """Read what ``save_rank_state`` wrote."""
+        super().load_rank_state(folder)
+        if not (folder / REWARDS_FILE).is_file():  # nothing to restore, or an older version has written the folder
+            return
+        state = torch.load(folder / REWARDS_FILE, weights_only=True)
+        self._policy.normaliser.load_episode_state(state["returns"])
+        if state["rewards"] is not None:
+            self._policy.learner.rewards.load_state(state["rewards"])
+
     # ------------------------------------------------------------------ a round
 
     def _reset(self) -> None:
@@ -247,8 +271,11 @@ class RemoteReplayDataModule(DemonstrationDataModule):
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
         if self._policy.on_policy:
             return data  # after learning from it, the policy itself adds it to the statistics
+        new = data.pop("collected", None)
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update({"obs": self._observations(data)})
+        if (rewards := self._policy.learner.rewards) is not None and new is not None:
+            rewards.collect_data(new)
         return self._completed(data)
 
     def _completed(self, data: dict[str, Any]) -> RemoteRound:
@@ -305,10 +332,21 @@ class RemoteReplayDataModule(DemonstrationDataModule):
             require(episodes is None, "collect.n_episode", allowed, episodes)
             collects = policy.n_sample is not None
             require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
-            policy.config.reward_model.refuse("RemoteReplayDataModule that learns from replay")
+            self._check_reward_model(policy)
             require(not self.norm_reward, "norm_reward", "False with a policy that learns from replay", True)
         self._demonstrations = None  # of another policy
         self._make_demonstrations(policy)
+
+    def _check_reward_model(self, policy: Any) -> None:
+        """Check that a reward model can learn from what is fetched for a policy that learns from replay."""
+        if (rewards := policy.learner.rewards) is None:
+            return
+        model, kind = rewards.model, policy.config.reward_model.type
+        allowed = "one that does not reward each transition once, which other processes store"
+        require(not model.rewards_once, "reward_model.type", allowed, kind)
+        ranks = cast(Trainer, self.trainer).world_size
+        allowed = "1 with a reward model that learns from what a policy with replay collects"
+        require(model.trains_once or ranks == 1, "devices", allowed, ranks)
 
     def _setup_without_env(self, stage: str) -> Spaces:
         require(stage == "fit", "stage", '"fit" if validate is False', stage)

@@ -34,7 +34,7 @@ class RemoteData:
 
     data: dict[str, Any] | None = None
     """All minibatches, leading axes (U, B), or of sequences (U, T, B); None if there are not enough data at the
-    moment."""
+    moment. For a reward model, ``collected`` has the transitions since the last round, leading axis of transitions."""
     wait: float = 0.0
     """Seconds after which to request again if there are no data."""
     stop: bool = False

@@ -21,7 +21,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning_ding.distributed.comm_worker.ranks import global_rank
 from lightning_ding.policy import create_policy
 from lightning_ding.policy.on_policy import ActorCriticPolicy
-from tests.distributed.test_on_policy import ENVS, FLAGS, SEED, Learner, OneProcess
+from tests.distributed.test_on_policy import ENVS, FLAGS, SEED, Learner, OneProcess, Weights
 
 updates: list[tuple[int, torch.Tensor]] = []
 """For each minibatch of this rank: updates made before it, and the log probabilities of its actions."""
@@ -40,8 +40,8 @@ class Stopped(Learner):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def fit(cfg: dict[str, Any]) -> dict[str, Any]:
-    """Train in one process on each rank."""
+def fit(cfg: dict[str, Any]) -> list[Weights]:
+    """Train in one process on each rank, and return the weights at the start of each rollout."""
     main = cfg["main"]
     seed_everything(SEED, verbose=False)
     policy = create_policy(main["policy"])
@@ -49,23 +49,22 @@ def fit(cfg: dict[str, Any]) -> dict[str, Any]:
     data = OneProcess("CartPole-v1", num_envs=ENVS, seed=SEED, max_train_iter=main["max_train_iter"], **norms)
     trainer = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "devices": 2, "strategy": "ddp"}
     Trainer(**trainer, **FLAGS, max_epochs=-1, limit_val_batches=0).fit(policy, data)
-    return {"published": data.published}
+    return data.published
 
 
-def learn(cfg: dict[str, Any], kind: Any) -> dict[str, Any]:
+def learn(cfg: dict[str, Any], kind: type[Learner], report: dict[str, Any]) -> None:
     """Learn for a coordinator; the other rank finds its task in its environment."""
-    taken: list[Any] = []  # the log probabilities of each rollout, on rank zero
     worker = kind(cfg)
     take = worker._take
 
     def keep(handle: Any) -> Any:
-        rollout = take(handle)
-        taken.append(rollout["log_prob"].clone())
+        rollout: Any = take(handle)
+        report["taken"].append(rollout["log_prob"].clone())
         return rollout
 
-    worker._take = keep
-    code = worker.start()
-    return {"published": worker.published, "taken": taken, "code": code}
+    worker._take = keep  # type: ignore[method-assign]
+    report["published"] = worker.published
+    worker.start()
 
 
 if __name__ == "__main__":
@@ -76,6 +75,9 @@ if __name__ == "__main__":
     ActorCriticPolicy._update = update  # type: ignore[method-assign]
     report: dict[str, Any] = {"updates": updates, "published": [], "taken": []}
     try:
-        report |= fit(config) if what == "fit" else learn(config, Stopped if what == "stopped" else Learner)
+        if what == "fit":
+            report["published"] = fit(config)
+        else:
+            learn(config, Stopped if what == "stopped" else Learner, report)
     finally:
         torch.save(report, folder / f"{what}_{rank}.pt")

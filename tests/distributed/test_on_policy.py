@@ -162,10 +162,15 @@ def test_one_collector_and_one_process_learn_the_same_weights_to_the_last_bit(tm
     assert changed
 
 
-def test_a_learner_that_was_stopped_continues_to_the_last_bit(tmp_path: Path) -> None:
-    policy = policy_of("ppo")
-    whole = learned_by_one_process(config(tmp_path, policy, max_train_iter=24))
-    cfg = config(tmp_path / "run", policy, max_train_iter=24)
+@pytest.mark.parametrize(
+    ("name", "options"), [("ppo", {"norm_obs": True, "norm_reward": True}), ("ppo with a reward model", {})]
+)
+def test_a_learner_that_was_stopped_continues_to_the_last_bit(
+    tmp_path: Path, name: str, options: dict[str, bool]
+) -> None:
+    policy = policy_of(name)
+    whole = learned_by_one_process(config(tmp_path, policy, max_train_iter=24), **options)
+    cfg = config(tmp_path / "run", policy, max_train_iter=24, **options)
     cfg["system"]["learner"]["trainer"] = {"accelerator": "cpu", "logger": False}
     with coordinating(cfg) as (coordinator, start):
         first = start(Learner)

@@ -97,8 +97,8 @@ def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_r
 
 
 def test_reward_model_and_buffer_that_do_not_fit_are_refused_by_the_check() -> None:
-    model = refusal({"type": "dqn", "nstep": 1, "reward_model": {"type": "rnd"}})
-    assert model.startswith("main.policy.reward_model.type must be None in a distributed run")
+    model = refusal({"type": "dqn", "nstep": 1, "reward_model": {"type": "pwil", "data_path": "expert.npz"}})
+    assert model.startswith("main.policy.reward_model.type must be one that does not reward each transition once")
     policy = {"type": "dqn", "priority": True, "other": {"replay_buffer": {"type": "naive"}}}
     cfg = resolve(ParallelConfig, {"main": {"policy": policy}})
     with pytest.raises(ValueError, match="priority needs a prioritised buffer"):

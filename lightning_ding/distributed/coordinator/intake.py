@@ -70,6 +70,7 @@ class Intake:
         """Whether the buffer could not give a minibatch although it holds enough transitions, and got none since."""
         self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=KEPT_EPISODES)
         self._dropped = 0  # episodes
+        self._new: deque[dict[str, Any]] = deque()  # blocks since the last round, for a reward model
         self.returns: deque[float] = deque(maxlen=NEWEST_EPISODES)
         """Returns of the newest episodes."""
 
@@ -195,6 +196,15 @@ class Intake:
         found = {"returns": returns, "lengths": lengths, "dropped": dropped}
         return found | ({"infos": infos} if any(infos) else {})
 
+    def pop_new(self) -> dict[str, Any] | None:
+        """Return the transitions since the last call, those of an env in chronological order, for a reward model.
+
+        They are at most as many as the buffer can hold, the newest; None if there are none, or nothing needs them.
+        """
+        blocks = list(self._new)
+        self._new.clear()
+        return cast("dict[str, Any]", nested.concatenate(blocks)) if blocks else None
+
     def state_dict(self) -> dict[str, Any]:
         """Return the counts and the columns of the buffer as builtins."""
         held = None if self._held is None else self._held.state_dict()
@@ -247,6 +257,11 @@ class Intake:
             kept = nested.length(rows)
         if kept and self.rollout is None:
             self.buffer.push(rows, env_step)
+            if self.settings.sends_new:
+                self._new.append(rows)
+                most = self.settings.buffer["replay_buffer_size"]
+                while sum(map(nested.length, self._new)) > max(most, kept):
+                    self._new.popleft()
         if kept:
             self._held = self._held or described(rows)
         self.ratio.insert(kept)

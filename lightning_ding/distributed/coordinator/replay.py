@@ -76,6 +76,7 @@ class Replay:
             self.intake.announce(columns)
         for entry in self.journal.after(self.counts.accepted):
             self._apply_again(entry)
+        self.intake.pop_new()  # a reward model has learned from most of these transitions, and gets none twice
         self._number = self.counts.accepted  # of the newest entry, also of those that are being written
 
     def announce(self, columns: Announced) -> None:
@@ -215,7 +216,8 @@ class Replay:
 
         Returns:
             A nested dict of tensors, leading axes (U, B), or of sequences (U, T, B); a rollout, leading axis of
-            transitions, whatever the amount.
+            transitions, whatever the amount. With a reward model, ``collected`` has the transitions since the last
+            round, leading axis of transitions.
 
         Raises:
             Refusal: 422, if the buffer does not accept the options or its own data.
@@ -233,7 +235,8 @@ class Replay:
                 self.counts.learner_wait += time.monotonic() - self._waits_since
                 self._waits_since = None
             self._rounds.note()
-            return batch
+            new = self.intake.pop_new()
+            return batch if new is None else {**batch, "collected": new}
 
     def learner_wait(self) -> float:
         """Return the seconds after which a waiting learner should request a round again."""

@@ -13,7 +13,7 @@ from lightning_ding.distributed.coordinator.rollouts import RolloutSettings
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.policy import create_policy, get_policy_cls
-from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.registry import POLICY_REGISTRY, REWARD_MODEL_REGISTRY
 from lightning_ding.utils.modes import IS_FIRST, STATE
 from lightning_ding.worker import get_buffer_cls, get_serial_collector_cls
 from lightning_ding.worker.buffer.base import check_samples
@@ -43,6 +43,8 @@ class ReplaySettings:
     samples_per_insert: float = 1.0
     sample_options: dict[str, Any] = field(default_factory=dict)
     """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
+    sends_new: bool = False
+    """Whether a round also has the transitions since the last one, for a reward model that learns from them."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -67,6 +69,9 @@ class ReplaySettings:
             options = {"n_step": 1, "discount_factor": 1.0}
         if get_buffer_cls(buffer).needs_env:
             check_env(config, buffer.type, options.get("n_step", 1))
+        sends_new, ranks = _learns_rewards(policy), config.system.learner.multi_gpu
+        allowed = "False with a reward model that learns from what a policy with replay collects"
+        require(not (sends_new and ranks), "system.learner.multi_gpu", allowed, ranks)
         coordinator, batch_size = config.system.coordinator, policy.batch_size
         size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
@@ -83,6 +88,7 @@ class ReplaySettings:
             envs=_number_of_env_ids(config, policy),
             sample_options=options,
             columns=(STATE, IS_FIRST) if policy.stores_memory else (),
+            sends_new=sends_new,
         )
 
     @classmethod
@@ -260,9 +266,16 @@ def check_policy(policy: Mapping[str, Any], demonstrations: str | None = None) -
         counted = "None in a distributed run that learns from replay, which counts transitions"
         require(made.n_episode is None, f"{NAME}.collect.n_episode", counted, made.n_episode)
         require(made.n_sample is not None, NAME, "one that collects", kind)
-        allowed = "None in a distributed run, unless the policy learns from rollouts"
-        model = made.config.reward_model.type
-        require(model is None, f"{NAME}.reward_model.type", allowed, model)
+        kind = made.config.reward_model.type
+        stores = kind is not None and REWARD_MODEL_REGISTRY.get(kind).rewards_once
+        allowed = "one that does not reward each transition once in a distributed run, unless the policy is on-policy"
+        require(not stores, f"{NAME}.reward_model.type", allowed, kind)
+
+
+def _learns_rewards(policy: Any) -> bool:
+    """Return whether a policy has a reward model that learns from the transitions that are collected."""
+    kind = policy.config.reward_model.type
+    return kind is not None and not REWARD_MODEL_REGISTRY.get(kind).trains_once
 
 
 def known_policies() -> list[str]:
