@@ -229,7 +229,11 @@ class RemoteReplayDataModule(DemonstrationDataModule):
 
     def _start_feed(self) -> RemoteFeed:
         """Start fetching rounds. A checkpoint has already restored the counters."""
-        options = {"patience": self.patience, "info_keys": self.info_keys, "keeps_records": self._keeps_records}
+        options: dict[str, Any] = {
+            "patience": self.patience,
+            "info_keys": self.info_keys,
+            "keeps_records": self._keeps_records,
+        }
         if self._policy.on_policy and world_size() > 1:
             from lightning_ding.datamodules.shared_rollout import SharedFeed
 

@@ -76,7 +76,7 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
     episodes = env.setdefault("n_evaluator_episode", evaluator.n_episode)
     env.setdefault("evaluator_env_num", min(episodes, num_envs))
     number = _mapping("system.collector", system.get("collector")).get("num", ParallelCollectorConfig().num)
-    ranks = math.prod(one for one in (trainer.get("devices"), trainer.get("num_nodes")) if _is_count(one))
+    ranks = math.prod(trainer[name] for name in ("devices", "num_nodes") if _is_count(trainer.get(name)))
     env["collector_env_num"] = math.ceil(ranks * num_envs / (number if _is_count(number) else 1))
     folder = _folder(trainer)
     return {

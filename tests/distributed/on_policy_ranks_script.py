@@ -21,7 +21,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning_ding.distributed.comm_worker.ranks import global_rank
 from lightning_ding.policy import create_policy
 from lightning_ding.policy.on_policy import ActorCriticPolicy
-from tests.distributed.test_on_policy import ENVS, FLAGS, SEED, Learner, OneProcess, Weights
+from tests.distributed.test_on_policy import ENVS, FLAGS, SEED, TRAINER, Learner, OneProcess, Weights
 
 updates: list[tuple[int, torch.Tensor]] = []
 """For each minibatch of this rank: updates made before it, and the log probabilities of its actions."""
@@ -47,8 +47,8 @@ def fit(cfg: dict[str, Any]) -> list[Weights]:
     policy = create_policy(main["policy"])
     norms = {name: main[name] for name in ("norm_obs", "norm_reward") if name in main}
     data = OneProcess("CartPole-v1", num_envs=ENVS, seed=SEED, max_train_iter=main["max_train_iter"], **norms)
-    trainer = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "devices": 2, "strategy": "ddp"}
-    Trainer(**trainer, **FLAGS, max_epochs=-1, limit_val_batches=0).fit(policy, data)
+    ranks: dict[str, Any] = {"devices": 2, "strategy": "ddp"}
+    Trainer(**TRAINER, **FLAGS, **ranks, max_epochs=-1, limit_val_batches=0).fit(policy, data)
     return data.published
 
 

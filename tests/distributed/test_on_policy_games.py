@@ -80,7 +80,7 @@ def test_rollouts_of_games_have_the_moves_of_the_players_that_learn(
         assert rollout["terminated"].all()
         players |= set(rollout["player"].tolist())
     assert players == ({0} if random_play == 1 else {0, 1})
-    assert coordinator.scheduler.commander.league.players  # type: ignore[attr-defined]
+    assert coordinator.scheduler.commander.league.players
 
 
 @pytest.mark.parametrize(

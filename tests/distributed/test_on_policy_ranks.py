@@ -1,4 +1,4 @@
-"""On-policy algorithms on several ranks of a learner: the weights of two ranks of ``fit``, and what each rank learns."""
+"""On-policy algorithms on several ranks of a learner: the weights of two ranks of ``fit``, and what ranks learn."""
 
 from __future__ import annotations
 

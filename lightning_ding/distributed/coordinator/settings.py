@@ -213,7 +213,8 @@ def number_of_ranks(cfg: ParallelConfig) -> int:
     for name in ("devices", "num_nodes"):
         value = trainer.get(name, 1)
         good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(good, f"system.learner.trainer.{name}", "an integer >= 1 with multi_gpu over Ray, or with rollouts", value)
+        allowed = "an integer >= 1 with multi_gpu over Ray, and with on-policy algorithms"
+        require(good, f"system.learner.trainer.{name}", allowed, value)
         ranks *= value
     return ranks
 
