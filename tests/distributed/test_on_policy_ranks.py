@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from lightning_ding.datamodules.shared_rollout import shares
+from tests.distributed.process_tree import ProcessTree
 from tests.distributed.test_on_policy import POLICIES, Weights, config, policy_of
 from tests.distributed.test_same_weights import meeting_collectors, over_http
-from tests.processes import run, start
+from tests.processes import ROOT, run, start, wait_for
 
 SCRIPT = Path(__file__).with_name("on_policy_ranks_script.py")
+PROGRAM = ["-c", "from lightning_ding.entry.cli import main; main()", "parallel"]
 ROLLOUTS, RANKS = 4, 2
 UPDATES = {"a2c": 1, "pg": 1, "trpo": 5}  # of a rollout; 4 of all others
 
@@ -110,7 +112,7 @@ def _output(folder: Path, what: str) -> str:
     """Run a learner and return its output; none of its processes outlives it."""
     learner = start([SCRIPT, what, folder], start_new_session=True)
     try:
-        output, _ = learner.communicate(timeout=100)
+        output, _ = learner.communicate(timeout=250)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(learner.pid, signal.SIGKILL)
@@ -132,7 +134,7 @@ def test_two_ranks_over_http_and_in_one_process_learn_the_same_weights_to_the_la
 ) -> None:
     cfg = of_ranks(tmp_path, name)
     learn(tmp_path, cfg, "learner")
-    run(SCRIPT, "fit", tmp_path)
+    run(SCRIPT, "fit", tmp_path, timeout=250)
     ranks, in_one_process = reports(tmp_path, "learner"), reports(tmp_path, "fit")
     found = ranks[0]["published"]
     check_same(found[:ROLLOUTS], in_one_process[0]["published"])
@@ -160,13 +162,41 @@ def check_used_once(ranks: list[dict[str, Any]], passes: int, updates: int) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ranks_that_were_stopped_continue_to_the_last_bit(tmp_path: Path) -> None:
     cfg = of_ranks(tmp_path, "ppo")
     learn(tmp_path, cfg, "stopped", "learner")
-    run(SCRIPT, "fit", tmp_path)
+    run(SCRIPT, "fit", tmp_path, timeout=250)
     (first, _), (second, _), (whole, _) = (reports(tmp_path, what) for what in ("stopped", "learner", "fit"))
     stopped = len(first["published"]) - 1  # its last weights are those from which the other one continues
     assert 2 <= stopped < ROLLOUTS
     found = [*first["published"][:stopped], *second["published"]]
     assert len(found) == ROLLOUTS + 1
     check_same(found[:ROLLOUTS], whole["published"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("transport", ["flask_fs", "ray"])
+def test_ppo_on_two_ranks_balances_the_pole(tmp_path: Path, transport: str) -> None:
+    if transport == "ray":
+        pytest.importorskip("ray")
+    settings = {
+        "main.exp_name": tmp_path / "run",
+        "main.policy.collect.n_sample": 400,  # on each rank, as the size of a minibatch
+        "main.policy.learn.batch_size": 50,
+        "system.transport": transport,
+        "system.collector.num": 2,
+        "main.env.collector_env_num": 4,
+        "system.learner.multi_gpu": "true",
+        "system.learner.trainer": "{accelerator: cpu, devices: 2, strategy: ddp}",
+    }
+    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    file = ROOT / "recipes/configs/parallel_ppo_cartpole.yaml"
+    processes = ProcessTree(tmp_path, "RUN_OF_RANKS")
+    run(*PROGRAM, "--config", file, *given, timeout=800, environment={"RUN_OF_RANKS": str(tmp_path)})
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["results"]["test/return_mean"] >= 475
+    assert result["error"] is None
+    assert not [*(tmp_path / "run" / "data").glob("*/*")]
+    wait_for(lambda: not processes.find())  # agents of Ray may end a little later
