@@ -79,6 +79,12 @@ def test_transitions_that_wait_for_a_round_are_at_most_as_many_as_the_buffer_hol
     assert collected(run, learner) == [*range(32, 40)]
 
 
+def test_policies_that_do_not_learn_from_single_steps_are_refused(tmp_path: Path) -> None:
+    cfg = scripted(tmp_path, {"type": "r2d2", "nstep": 1, "reward_model": RND})
+    with pytest.raises(ValueError, match=r"main\.policy\.reward_model\.type must be None with 'r2d2', which does not"):
+        Coordinator(cfg, MemoryStore())
+
+
 def test_several_ranks_and_rewards_that_are_stored_are_refused(tmp_path: Path) -> None:
     ranks = with_rnd(tmp_path)
     ranks["system"]["learner"] = {"multi_gpu": True}

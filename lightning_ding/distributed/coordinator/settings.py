@@ -69,9 +69,7 @@ class ReplaySettings:
             options = {"n_step": 1, "discount_factor": 1.0}
         if get_buffer_cls(buffer).needs_env:
             check_env(config, buffer.type, options.get("n_step", 1))
-        sends_new, ranks = _learns_rewards(policy), config.system.learner.multi_gpu
-        allowed = "False with a reward model that learns from what a policy with replay collects"
-        require(not (sends_new and ranks), "system.learner.multi_gpu", allowed, ranks)
+        sends_new = _sends_new(config, policy, options)
         coordinator, batch_size = config.system.coordinator, policy.batch_size
         size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
@@ -273,10 +271,26 @@ def check_policy(policy: Mapping[str, Any], demonstrations: str | None = None) -
         require(not stores, f"{NAME}.reward_model.type", allowed, kind)
 
 
-def _learns_rewards(policy: Any) -> bool:
-    """Return whether a policy has a reward model that learns from the transitions that are collected."""
-    kind = policy.config.reward_model.type
-    return kind is not None and not REWARD_MODEL_REGISTRY.get(kind).trains_once
+def _sends_new(config: ParallelConfig, policy: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a policy that learns from replay has a reward model that learns from what is collected.
+
+    Args:
+        config: Config of the run.
+        policy: The policy.
+        options: Its options for the buffer's ``sample``.
+
+    Raises:
+        ValueError: If the policy or the run cannot have the reward model.
+    """
+    if (kind := policy.config.reward_model.type) is None:
+        return False
+    is_single = not policy.learns_from_sequences and not options.get("first_step", False)
+    allowed = f"None with {config.main.policy['type']!r}, which does not learn from single rewarded steps"
+    require(is_single, f"{NAME}.reward_model.type", allowed, kind)
+    learns, ranks = not REWARD_MODEL_REGISTRY.get(kind).trains_once, config.system.learner.multi_gpu
+    allowed = "False with a reward model that learns from what a policy with replay collects"
+    require(not (learns and ranks), "system.learner.multi_gpu", allowed, ranks)
+    return learns
 
 
 def known_policies() -> list[str]:
