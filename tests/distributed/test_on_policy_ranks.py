@@ -17,7 +17,7 @@ from lightning_ding.datamodules.shared_rollout import shares
 from tests.distributed.process_tree import ProcessTree
 from tests.distributed.test_on_policy import POLICIES, Weights, config, policy_of
 from tests.distributed.test_same_weights import meeting_collectors, over_http
-from tests.processes import ROOT, run, start, wait_for
+from tests.processes import ROOT, run, run_ranks_of_lightning, start, wait_for
 
 SCRIPT = Path(__file__).with_name("on_policy_ranks_script.py")
 PROGRAM = ["-c", "from lightning_ding.entry.cli import main; main()", "parallel"]
@@ -71,6 +71,17 @@ def test_each_transition_is_in_one_share() -> None:
 def test_a_rollout_that_cannot_be_divided_raises(in_episodes: bool, unit: str) -> None:
     with pytest.raises(ValueError, match=rf"a rollout must be at least 3 {unit}, one for each rank, got 2"):
         shares(rollout([0, 1]), 3, in_episodes)
+
+
+def test_ranks_get_their_shares_see_the_env_steps_of_rank_zero_and_stop_together(tmp_path: Path) -> None:
+    run_ranks_of_lightning(SCRIPT, "feed", tmp_path)
+    for rank, found in enumerate(reports(tmp_path, "feed")):
+        first = 2 * rank
+        for data in found["data"]:
+            assert data["env_id"].tolist() == [first, first + 1]
+            assert torch.equal(data["obs"]["x"], torch.eye(4)[first : first + 2])
+        assert {40, 60, 70} <= set(found["steps"])  # also while rank zero waits
+        assert found["is_over"]
 
 
 # ---------------------------------------------------------------------- two ranks over HTTP and in one process

@@ -123,6 +123,7 @@ class Intake:
         if why is not None:
             logger.error("%d transitions that the learner cannot use are dropped: %s", self.buffer.count(), why)
             self.buffer, self._held, self.is_starved = self._make_buffer(), None, False
+            self._new.clear()
 
     def apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         """Push transitions, drop episodes and update the counts.
