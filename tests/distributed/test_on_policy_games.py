@@ -96,6 +96,7 @@ def test_policies_that_cannot_play_are_refused(tmp_path: Path, policy: dict[str,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_a_league_of_ppo_beats_a_random_player_in_nine_games_of_ten(tmp_path: Path) -> None:
     commander = {"type": "one_vs_one", "eval_interval": 6.0, "league": {"self_play": 0.25, "random_play": 0.6}}
     system = {
