@@ -238,9 +238,8 @@ def main() -> None:
     known = json.loads(options.output.read_text())["runs"] if options.output.exists() else {}
     sides = [(one, side) for one in options.only for side in SIDES[one] if side in options.sides]
     for seed, (algorithm, side) in itertools.product(options.seeds, sides):
-        arguments = ["--only", algorithm, "--sides", side, "--seeds", seed]
-        arguments += ["--steps", options.steps or STEPS[algorithm]]
-        if result := in_own_process("benchmarks.rllib_side", arguments):
+        flags = ["--only", algorithm, "--sides", side, "--seeds", seed, "--steps", options.steps or STEPS[algorithm]]
+        if result := in_own_process("benchmarks.rllib_side", flags):
             known.setdefault(algorithm, {}).setdefault(side, {})[str(seed)] = result
             print(algorithm, side, seed, result["env_steps_per_s"], result["last"], flush=True)
             record = {**provenance(), "cores": os.cpu_count(), "ray": version("ray"), "torch": version("torch")}
