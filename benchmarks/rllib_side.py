@@ -14,7 +14,8 @@ the newest 100 training episodes. Needs the packages "ray[rllib]" and "gymnasium
 
 What is not equal:
 
-* PPO: our critic learns standardised returns (PopArt). RLlib's learns returns, so its loss is larger.
+* PPO: our critic learns standardised returns (PopArt). RLlib's learns returns, so its gradients are larger, and are not
+  clipped (here by 0.5). After 60,000 env steps of seed 0, RLlib's return was 292 without clipping and 222 with it.
 * PPO: we compute advantages again before each pass and standardise them in each minibatch, RLlib once for a rollout.
 * PPO: RLlib adds a masked step to each part of an episode, and so makes about 170 updates for a rollout, not 160.
 * IMPALA: we draw four minibatches of the newest 512 steps for each 128 new ones. RLlib has no replay and makes 16
@@ -69,7 +70,6 @@ def ppo_settings() -> dict[str, Any]:
         "entropy_coeff": learn.entropy_weight,
         "vf_loss_coeff": learn.value_weight / 2,  # ours is the weight of half the squared error
         "vf_clip_param": math.inf,
-        "grad_clip": learn.grad_clip_norm,
         "train_batch_size_per_learner": config.collect.n_sample,
         "minibatch_size": learn.batch_size,
         "num_epochs": learn.epoch_per_collect,

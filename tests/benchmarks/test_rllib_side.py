@@ -22,7 +22,6 @@ def test_settings_of_ppo_are_ours() -> None:
         "entropy_coeff": 0.0,
         "vf_loss_coeff": 0.25,  # 0.5 of half the squared error
         "vf_clip_param": math.inf,
-        "grad_clip": 0.5,
         "train_batch_size_per_learner": 2048,
         "minibatch_size": 128,
         "num_epochs": 10,
