@@ -163,18 +163,17 @@ def run_rllib(algorithm: str, side: str, seed: int, steps: int) -> Curve:
     trainer = config.callbacks(on_episode_end=note_return).debugging(seed=seed, log_level="ERROR").build_algo()
     curve: Curve = []
     newest: deque[float] = deque(maxlen=100)  # as in the status of a distributed run
-    began = 0.0
     while not curve or curve[-1][0] < steps:
         result = trainer.train()
-        found, now = result["env_runners"], time.perf_counter()
+        found = result["env_runners"]
         if isinstance(found.get("returns"), list):  # NaN if no episode has ended
             newest.extend(found["returns"])
-        began = began or (now if "learners" in result else 0.0)
-        if began and newest:
-            curve.append((int(found["num_env_steps_sampled_lifetime"]), now - began, sum(newest) / len(newest)))
+        step = int(found.get("num_env_steps_sampled_lifetime", 0))
+        if "learners" in result and newest and step > (curve[-1][0] if curve else 0):
+            curve.append((step, time.perf_counter(), sum(newest) / len(newest)))
     trainer.stop()
     ray.shutdown()
-    return curve
+    return [(step, seconds - curve[0][1], mean) for step, seconds, mean in curve]
 
 
 def run(algorithm: str, side: str, seed: int, steps: int) -> dict[str, Any]:
