@@ -61,8 +61,10 @@ def test_time_of_a_return_is_that_of_the_first_point_that_has_it() -> None:
 
 def test_table_has_a_row_for_each_side() -> None:
     fast, slow = ([(1000 * i, i * seconds, 100.0 * i) for i in range(11)] for seconds in (0.5, 2.0))
-    runs = {"ppo": {"ours": {"0": summary(fast)}, "rllib": {"0": summary(slow)}}, "impala": {"ours": {}}}
-    runs["impala"]["ours"] = {"0": summary(slow), "1": summary(slow)}
+    runs = {
+        "ppo": {"ours": {"0": summary(fast)}, "rllib": {"0": summary(slow)}},
+        "impala": {"ours": {"0": summary(slow), "1": summary(slow)}},
+    }
     head = "seeds | env steps/s | seconds until {} | seconds until {} | return over the last tenth |"
     assert rllib_side.table(runs).splitlines() == [
         f"| ppo, Hopper-v5 | {head.format('500', '1,000')}",
