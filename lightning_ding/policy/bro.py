@@ -76,7 +76,8 @@ class BROModelConfig(ContinuousNetworkConfig):
         kind = self.actor_layers.type
         require(kind != "simba_v2", "model.actor_layers.type", "mlp, simba or bronet, for the explorer", kind)
         weights = self.actor_layers.weights
-        require(weights != "unit_all", "model.actor_layers.weights", "unit, spectral or None, for the explorer", weights)
+        allowed = "unit, spectral or None, for the explorer"
+        require(weights != "unit_all", "model.actor_layers.weights", allowed, weights)
 
 
 @dataclass(frozen=True, kw_only=True)

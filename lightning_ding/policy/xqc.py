@@ -14,9 +14,10 @@ are newer, do not fit its features. The target of an item is the distribution wi
 Where this differs from the authors' code: as in CrossQ, see ``crossq``. The optimizers have Adam's default betas, as
 theirs. Step sizes stay as they are, unless ``learn.lr_scheduler`` lowers them; the authors lower them to a tenth over
 the run. gamma is 0.99 for all envs; the authors set it to 1 - 5 / T for a time limit of T steps, limited to [0.95,
-0.995]. They make two updates for each env step, here ``update_per_collect``. The running statistics of the actor move
-when it is updated, not at every update of the critics. The logarithm of its standard deviation is clamped to [-20, 2],
-not to [-10, 2]. First weights are drawn as in ``nn.Linear`` before they are projected, not as orthogonal matrices.
+0.995]. They make two updates for each env step, here ``update_per_collect``. The actor's running statistics move
+only when it is updated, but ``actor_update_freq`` times; theirs move in each update of the critics. The logarithm of
+its standard deviation is clamped to [-20, 2], not to [-10, 2]. First weights are drawn as in ``nn.Linear`` before they
+are projected, not as orthogonal matrices.
 
 Shapes: B batch, E critics, N atoms.
 """
@@ -126,6 +127,11 @@ class XQCPolicy(CrossQPolicy):
             report = super()._forward_learn(batch)
         self._update_target("critic")
         return report
+
+    def _update_statistics(self, part: torch.nn.Module, report: dict[str, Any], loss: Tensor, repeats: int = 1) -> None:
+        """See :meth:`CrossQPolicy._update_statistics`; those of the actor move as fast as those of the critics."""
+        of_actor = part is self.model.actor
+        super()._update_statistics(part, report, loss, self.config.learn.actor_update_freq if of_actor else repeats)
 
     def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`CrossQPolicy.critic_loss`.

@@ -222,7 +222,10 @@ def test_simba_v2_is_on_the_unit_sphere_and_keeps_the_size_of_its_inputs() -> No
         (lambda: _qac(critic_dropout=0.1), "critic_dropout must be 0 with critic_layers, got 0.1"),
         (lambda: _qac(batch_renorm=True), "batch_renorm must be False with other layers"),
         (lambda: _qac(use_sde=True), "use_sde must be False with actor_layers"),
-        (lambda: _qac("mlp", unit=True, last_layer_init=0.1), "last_layer_init must be None with the weights 'unit_all'"),
+        (
+            lambda: _qac("mlp", unit=True, last_layer_init=0.1),
+            "last_layer_init must be None with the weights 'unit_all'",
+        ),
         (lambda: _qac("simba_v2", last_layer_init=0.1), "last_layer_init must be None for layers of type 'simba_v2'"),
     ],
 )

@@ -79,12 +79,21 @@ def test_updates_move_the_statistics_the_targets_and_the_weights_on_the_unit_sph
     for _ in range(7):
         report = policy.learn_mode.forward(make_batch())
     assert "statistics" not in report
-    assert (int(head.norms[0].updates), int(actor.norms[0].updates)) == (7, 2)  # the actor's after the 3rd and the 6th
+    assert (int(head.norms[0].updates), int(actor.norms[0].updates)) == (7, 6)  # the actor's: 3 each in the 3rd and 6th
     assert not torch.equal(first, head.norms[1].mean)
     for layer in (*head.hidden, head.output, *actor.hidden, actor.output):
         assert_close(layer.weight.norm(dim=1), torch.ones_like(layer.weight[:, 0]))
     assert not torch.allclose(head.output.bias, bias, atol=0.005)  # biases are free
     assert not torch.equal(head.hidden[0].weight, target.hidden[0].weight)
+
+
+def test_the_actors_running_statistics_move_as_fast_as_those_of_the_critics() -> None:
+    """After n updates with inputs of mean m they are (1 - 0.99^n) m, though the actor learns every 3rd time."""
+    policy = make_policy()
+    for _ in range(6):
+        policy.learn_mode.forward(make_batch())
+    expected = (1 - 0.99**6) * make_batch()["obs"].mean(0)
+    assert_close(policy.model.actor.head.norms[0].mean[0, 0], expected)
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, -1.5), (-2.0, -2.0)])
