@@ -47,8 +47,10 @@ class Seen(NamedTuple):
     """The newest value of each metric."""
     largest_reward: float
     """Largest size of a reward so far; 0 if there was none."""
-    progress: float | None
-    """Share of the budget that is used up; None without a budget."""
+    progress: float
+    """Share of the budget that is used up; NaN without a budget, which is neither early nor late."""
+    returns: tuple[float, float]
+    """Returns of the worst and of the best evaluation so far."""
 
     def get(self, name: str) -> float | None:
         """Return a metric if it was written and is finite."""
@@ -59,11 +61,6 @@ class Seen(NamedTuple):
         """Return several metrics if all of them were written and are finite."""
         found: list[Any] = list(map(self.get, names))
         return None if None in found else found
-
-    @property
-    def is_late(self) -> bool:
-        """Whether most of the budget is used up."""
-        return self.progress is not None and self.progress >= LATE
 
 
 # ---------------------------------------------------------------------- symptoms: the evidence, or None
@@ -104,7 +101,7 @@ def values_out_of_reach(seen: Seen, facts: Facts) -> str | None:
 
 def rewards_too_small(seen: Seen, facts: Facts) -> str | None:
     """Rewards vanish against the values and errors of a new network."""
-    is_early = seen.progress is not None and seen.progress < EARLY  # the first large reward may be rare
+    is_early = seen.progress < EARLY  # the first large reward may be rare
     if facts.normalises_rewards or is_early or not 0 < seen.largest_reward < 1e-2:
         return None
     return (
@@ -127,9 +124,9 @@ def rewards_too_large(seen: Seen, facts: Facts) -> str | None:
 def random_actor(seen: Seen, facts: Facts) -> str | None:
     """The actor still acts at random after most of the budget."""
     share, spread = seen.get("learn/entropy_share"), seen.get("learn/action_std")
-    if not seen.is_late or facts.entropy_is_chosen or (seen.get("step") or 0) < FEW_STEPS:
+    if not seen.progress >= LATE or facts.entropy_is_chosen or (seen.get("step") or 0) < FEW_STEPS:
         return None
-    used = f"after {100 * (seen.progress or 0):.0f} % of the budget"
+    used = f"after {100 * seen.progress:.0f} % of the budget"
     is_heavy = facts.entropy_weight > HEAVY
     if share is not None and share > (0.9 if is_heavy else 0.97):
         cause = (
@@ -144,7 +141,7 @@ def random_actor(seen: Seen, facts: Facts) -> str | None:
 def greedy_worse_than_collected(seen: Seen, facts: Facts) -> str | None:
     """Evaluations have far lower returns than the exploring policy."""
     returns = seen.all("eval/return_mean", "collect/return_mean")
-    if returns is None or not seen.is_late or facts.changes_rewards:
+    if returns is None or not seen.progress >= LATE or facts.changes_rewards:
         return None
     greedy, collected = returns
     if collected - greedy <= 0.5 * max(abs(greedy), abs(collected)):
@@ -153,6 +150,16 @@ def greedy_worse_than_collected(seen: Seen, facts: Facts) -> str | None:
         f"evaluations return {greedy:.4g} and collecting {collected:.4g} (eval/return_mean, collect/return_mean): the "
         "greedy policy is far worse than the exploring one"
     )
+
+
+def lost_policy(seen: Seen, facts: Facts) -> str | None:
+    """After most of the budget, evaluations are a third of their range below the best one."""
+    score, spread, (worst, best) = seen.get("eval/return_mean"), seen.get("learn/action_std"), seen.returns
+    is_noise = best - worst < 0.5 * max(abs(best), abs(worst))
+    if score is None or not seen.progress >= LATE or is_noise or best - score <= (best - worst) / 3:
+        return None
+    cause = f", and actions have a standard deviation of {spread:.3g} half ranges" if spread and spread < 0.03 else ""
+    return f"evaluations return {score:.4g}, and returned {best:.4g} before (eval/return_mean){cause}"
 
 
 def saturated_actions(seen: Seen, facts: Facts) -> str | None:
@@ -239,6 +246,7 @@ CHECKS = (
     Check(saturated_actions, 2, ("learn/saturated_actions",)),
     Check(dead_units, 2, ("learn/dead_units",)),
     Check(greedy_worse_than_collected, 5, ("eval/return_mean",)),
+    Check(lost_policy, 5, ("eval/return_mean",)),
     Check(endless_episodes, 1, ("progress/episode",)),
     Check(short_time_limit, 3, ("collect/length_mean",)),
 )
@@ -247,15 +255,7 @@ CHECKS = (
 
 @dataclass
 class Diagnosis:
-    """Looks at the rows of a run in turn, and finds each symptom once.
-
-    Example:
-        >>> diagnosis = Diagnosis(Facts())
-        >>> [one.name for one in diagnosis.see({"learn/obs_changing": 0.0})]
-        ['constant_observations']
-        >>> diagnosis.see({"learn/obs_changing": 0.0})
-        []
-    """
+    """Looks at the rows of a run in turn, and finds each symptom once."""
 
     facts: Facts
     found: dict[str, str] = field(default_factory=dict)
@@ -264,6 +264,7 @@ class Diagnosis:
     """The newest value of each metric."""
     _in_a_row: dict[str, int] = field(default_factory=dict)
     _largest_reward: float = 0.0
+    _returns: tuple[float, float] = (math.inf, -math.inf)
 
     def see(self, row: Row) -> list[Symptom]:
         """Return the symptoms that are new with a row."""
@@ -271,9 +272,11 @@ class Diagnosis:
         size = row.get("learn/reward_abs_max", 0.0)
         if math.isfinite(size):
             self._largest_reward = max(self._largest_reward, size)
+        if math.isfinite(score := row.get("eval/return_mean", math.nan)):
+            self._returns = (min(self._returns[0], score), max(self._returns[1], score))
         position, budget = self.last_row.get("step"), self.facts.budget
-        progress = None if position is None or not budget else position / budget
-        seen, new = Seen(self.last_row, self._largest_reward, progress), []
+        progress = math.nan if position is None or not budget else position / budget
+        seen, new = Seen(self.last_row, self._largest_reward, progress, self._returns), []
         for check in CHECKS:
             name = check.find.__name__
             if name in self.found or (check.needs and row.keys().isdisjoint(check.needs)):
@@ -287,10 +290,11 @@ class Diagnosis:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was found, and what later rows are compared with."""
-        counts = {"in_a_row": dict(self._in_a_row), "largest_reward": self._largest_reward}
+        counts = {"in_a_row": dict(self._in_a_row), "largest_reward": self._largest_reward, "returns": self._returns}
         return {"found": dict(self.found), "last_row": dict(self.last_row), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was called."""
         self.found, self.last_row = dict(state["found"]), dict(state["last_row"])
         self._in_a_row, self._largest_reward = dict(state["in_a_row"]), state["largest_reward"]
+        self._returns = tuple(state.get("returns", self._returns))
