@@ -5,8 +5,8 @@ target network, weights of norm 1 (``model.critic_layers.weights``) and the cros
 (Bellemare et al. 2017, algorithm 1). The support is fixed, so rewards have to be scaled: ``norm_reward`` of the
 datamodule divides them by the standard deviation of the discounted return.
 
-With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2``, and ``learn.actor_update_freq`` 1,
-it is SimBa v2 (Lee et al. 2025).
+With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2`` and ``learn.actor_update_freq`` to
+1, it is SimBa v2 (Lee et al. 2025).
 
 The critics and the target network predict for the actions taken and for the next actions in one batch, whose
 statistics cover both. So the target network needs no running statistics: those of the trained critics, whose weights
@@ -14,11 +14,12 @@ are newer, do not fit its features. The target of an item is the distribution wi
 
 Where this differs from the authors' code: learning begins after 1,000 random steps (``random_collect_size``), not
 5,000. Under DDP each rank normalises by its own minibatch, as in CrossQ. Step sizes stay as they are, unless
-``learn.lr_scheduler`` lowers them; the authors lower them to a tenth over the run. gamma is 0.99 for all envs; the authors set it to 1 - 5 / T for a time limit of T steps, limited to [0.95,
-0.995]. They make two updates for each env step, here ``update_per_collect``. The actor's running statistics move
-only when it is updated, but ``actor_update_freq`` times; theirs move in each update of the critics. The logarithm of
-its standard deviation is clamped to [-20, 2], not to [-10, 2]. First weights are drawn as in ``nn.Linear`` before they
-are projected, not as orthogonal matrices.
+``learn.lr_scheduler`` lowers them; the authors lower them to a tenth over the run. gamma is 0.99 for all envs; the
+authors set it to 1 - 5 / T for a time limit of T steps, limited to [0.95, 0.995]. They make two updates for each env
+step, here ``update_per_collect``. The actor's running statistics move only when it is updated, but
+``actor_update_freq`` times; theirs move in each update of the critics. The logarithm of its standard deviation is
+clamped to [-20, 2], not to [-10, 2]. First weights are drawn as in ``nn.Linear`` before they are projected, not as
+orthogonal matrices.
 
 Shapes: B batch, E critics, N atoms.
 """
