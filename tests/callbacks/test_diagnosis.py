@@ -155,6 +155,12 @@ def test_a_restored_diagnosis_remembers_the_best_evaluation() -> None:
     assert [one.name for _ in range(5) for one in second.see({"eval/return_mean": 500.0, **LATE})] == ["lost_policy"]
 
 
+def test_a_time_limit_of_hundreds_of_steps_is_long_enough_for_every_discount() -> None:
+    facts = dataclasses.replace(DISCOUNTED, discount_factor=0.9999)
+    assert found(dataclasses.replace(facts, time_limit=499), {"collect/length_mean": 499.0}) == ["short_time_limit"]
+    assert found(dataclasses.replace(facts, time_limit=500), {"collect/length_mean": 500.0}) == []
+
+
 def test_what_is_not_finite_is_no_evidence() -> None:
     row = {"learn/value_mean": float("nan"), "learn/value_std": 1.0, "learn/reward_abs_max": float("inf"), **LATE}
     assert found(DISCOUNTED, row) == []
@@ -229,7 +235,7 @@ def is_whole(name: str) -> bool:
 
 
 def test_recorded_runs_are_as_many_as_the_decisions_say() -> None:
-    assert (len(STORED), sum(map(is_whole, STORED)), len(PROOFS)) == (51, 44, 110)
+    assert (len(STORED), sum(map(is_whole, STORED)), len(PROOFS)) == (51, 44, 114)
 
 
 @pytest.mark.parametrize("name", STORED)
