@@ -118,10 +118,10 @@ def test_a_rare_large_reward_is_remembered() -> None:
     assert [one for _ in range(5) for one in diagnosis.see(values)] == []
 
 
-def lost(returns: list[float], facts: Facts = DISCOUNTED, **metrics: float) -> list[str]:
+def lost(returns: list[float], facts: Facts = DISCOUNTED, spread: float = math.nan) -> list[str]:
     """Return the evidence that the policy was lost, of a run with these evaluations late in its budget."""
     diagnosis = Diagnosis(facts)
-    rows = [{"eval/return_mean": one, **LATE, **metrics} for one in returns]
+    rows = [{"eval/return_mean": one, "learn/action_std": spread, **LATE} for one in returns]
     return [one.evidence for row in rows for one in diagnosis.see(row) if one.name == "lost_policy"]
 
 
@@ -136,8 +136,8 @@ def test_a_policy_that_was_far_better_for_five_evaluations_is_named() -> None:
     assert lost([1_000.0, 100.0, *[699.0] * 5]) == [evidence]
     assert lost([50.0, 100.0, *[83.0] * 9]) == [evidence.replace("699", "83").replace("1000", "100")]
     assert lost([51.0, 100.0, *[60.0] * 9]) == []  # a range of less than half of the best may be noise
-    assert lost([100.0, 1_000.0, *[699.0] * 5], **{"learn/action_std": 0.03}) == [evidence]
-    assert lost([100.0, 1_000.0, *[699.0] * 5], **{"learn/action_std": 0.007}) == [
+    assert lost([100.0, 1_000.0, *[699.0] * 5], spread=0.03) == [evidence]
+    assert lost([100.0, 1_000.0, *[699.0] * 5], spread=0.007) == [
         evidence + ", and actions have a standard deviation of 0.007 half ranges"
     ]
 
