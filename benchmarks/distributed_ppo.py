@@ -87,18 +87,30 @@ def run_process(seed: int, steps: int) -> Curve:
 
 def run_distributed(transport: str, seed: int, steps: int) -> Curve:
     """Train with a coordinator, a learner and four collectors on this machine."""
+    main = {"seed": seed, "norm_obs": True, "policy": POLICY, "env": {"env_id": ENV_ID, "collector_env_num": ENVS}}
+    return run_parallel(main, transport, COLLECTORS, steps)
+
+
+def run_parallel(main: dict[str, Any], transport: str, collectors: int, steps: int) -> Curve:
+    """Train with the processes of ``lightning-ding parallel`` on this machine, without evaluations.
+
+    Args:
+        main: The section ``main`` of the config, without its folder.
+        transport: Name of the transport.
+        collectors: Number of collectors.
+        steps: Env steps after which the run is ended.
+    """
     from benchmarks.distributed import ask_of, disconnect, start
 
     with TemporaryDirectory() as folder:
-        env = {"env_id": ENV_ID, "collector_env_num": ENVS, "evaluator_env_num": 1, "n_evaluator_episode": 1}
-        main = {"exp_name": folder, "seed": seed, "norm_obs": True, "policy": POLICY, "env": env}
+        env = {**main["env"], "evaluator_env_num": 1, "n_evaluator_episode": 1}
         system = {
             "transport": transport,
             "coordinator": {"commander": {"eval_interval": None}},
             "learner": {"validate": False},
-            "collector": {"num": COLLECTORS},
+            "collector": {"num": collectors},
         }
-        config = {"main": main, "system": system}
+        config = {"main": {**main, "env": env, "exp_name": folder}, "system": system}
         with start(config) as process:
             curve = _watch(ask_of(config, lambda: process.poll() is not None), process, steps)
             disconnect(transport)  # before the run ends its own cluster
@@ -156,10 +168,27 @@ def _at(curve: Curve, env_step: float) -> float:
 
 def run(side: str, seed: int, steps: int) -> dict[str, Any]:
     """Run one side in this process."""
-    curve = run_process(seed, steps) if side == "process" else run_distributed(side, seed, steps)
+    return summary(run_process(seed, steps) if side == "process" else run_distributed(side, seed, steps))
+
+
+def summary(curve: Curve) -> dict[str, Any]:
+    """Return the speed of a run, its mean return over the last tenth, and its curve."""
     last = [point[2] for point in curve if point[0] > 0.9 * curve[-1][0]]
     rounded = [(step, round(seconds, 2), round(mean, 1)) for step, seconds, mean in curve]
     return {"env_steps_per_s": round(speed(curve), 1), "last": round(sum(last) / len(last), 1), "curve": rounded}
+
+
+def in_own_process(module: str, arguments: list[Any]) -> dict[str, Any] | None:
+    """Return what ``python -m MODULE --run ARGUMENTS`` prints; if it fails, print its last errors and return None."""
+    command = [sys.executable, "-W", "ignore", "-m", module, "--run", *map(str, arguments)]
+    ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # the latter as ``parallel`` sets it
+    env = {**os.environ, **ray, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env=env)
+    if done.returncode:
+        print(f"{' '.join(command[3:])} failed:\n{done.stderr[-3000:]}", file=sys.stderr)
+        return None
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
 
 
 def main() -> None:
@@ -180,16 +209,12 @@ def main() -> None:
         print(json.dumps(run(options.sides[0], options.seeds[0], options.steps)))
         return
     known = json.loads(options.output.read_text()) if options.output.exists() else {"runs": {}}
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     for seed in options.seeds:
         for side in options.sides:
-            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.distributed_ppo", "--run", "--sides", side]
-            command += ["--seeds", str(seed), "--steps", str(options.steps)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env=env)
-            if done.returncode:
-                print(f"{side} {seed} failed:\n{done.stderr[-3000:]}", file=sys.stderr)
+            arguments = ["--sides", side, "--seeds", seed, "--steps", options.steps]
+            result = in_own_process("benchmarks.distributed_ppo", arguments)
+            if result is None:
                 continue
-            result = json.loads(done.stdout.strip().splitlines()[-1])
             known["runs"].setdefault(side, {})[str(seed)] = result
             print(
                 f"{side:>9} {seed}  {result['env_steps_per_s']:8.1f} env steps/s  return {result['last']:.1f}",

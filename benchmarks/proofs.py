@@ -149,10 +149,12 @@ FALLS = {
 }
 DM_CONTROL = "lightning_ding.di_engine.env_makers.make_dm_control"
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
+FETCH_REACH = "gymnasium_robotics:FetchReach-v4"
 T_MAZE = "lightning_ding.envs.t_maze:TMaze-v0"
 LSTM = {"model": {"core": {"type": "lstm", "num_heads": None, "memory_length": None}}}  # in place of a GTrXL
 CORRIDOR = "lightning_ding.envs.corridor.CorridorEnv"
 NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
+CONTINUOUS_CAR = "MountainCarContinuous-v0"
 CONTINUOUS_LANDER = "LunarLanderContinuous-v3"
 NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that MAPPO without memory has too
     "discount_factor": 1.0,
@@ -174,7 +176,7 @@ TAG = "pettingzoo:mpe2.simple_tag_v3"
 GROUPS = {"model": {"parameter_sharing": [0, 1]}}  # a network of the speaker, and one of the listener
 RAW_ADVANTAGES = {"learn": {"adv_norm": False, "value_norm": False, "value_weight": 0.25}}  # with normalised rewards
 FIXED_NOISE = {"model": {"sigma_type": "fixed", "fixed_sigma_value": 0.2}}  # learned noise vanishes on a solved task
-FAR_SIGHTED = {"discount_factor": 0.9999}
+FAR_SIGHTED = {"discount_factor": 0.9999, "collect": {"n_sample": 8192}}  # half an episode of each env
 CHEETAH_RUN = {"domain_name": "cheetah", "task_name": "run"}
 SWINGUP = {"domain_name": "cartpole", "task_name": "swingup"}
 REACHER = {"domain_name": "reacher", "task_name": "easy"}
@@ -269,6 +271,7 @@ PROOFS = {
     "trex_cartpole": Proof("trex", "CartPole-v1", 50_000, 450, expert="cartpole_random"),
     "drex_cartpole": Proof("drex", "CartPole-v1", 200_000, 450, expert="cartpole_noisy"),
     "her_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9),
+    "tqc_fetch_reach": Proof("tqc_fetch_reach", FETCH_REACH, 20_000, -1.7, algorithm="tqc", evaluations=10),
     "dqn_bitflip": Proof("her", BIT_FLIP, 100_000, 0.1, NO_HINDSIGHT, is_ceiling=True),
     "dqn_defaults_cartpole": Proof("dqn", "CartPole-v1", 100_000, 475, has_defaults=True),
     "dqn_defaults_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, has_defaults=True),
@@ -277,6 +280,7 @@ PROOFS = {
     "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER),
     "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
     "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
+    "sac_mountaincar_continuous": Proof("sac_mountaincar_continuous", CONTINUOUS_CAR, 50_000, 90, algorithm="sac"),
     "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, algorithm="sac"),
     "ppo_halfcheetah": Proof("ppo_mujoco", "HalfCheetah-v5", 1_000_000, 5000, algorithm="ppo"),
     "ppo_hopper": Proof("ppo_mujoco", "Hopper-v5", 1_000_000, 2400, algorithm="ppo"),
@@ -288,7 +292,7 @@ PROOFS = {
         "ppo_mujoco", "InvertedDoublePendulum-v5", 1_000_000, 9000, FIXED_NOISE, algorithm="ppo"
     ),
     "ppo_reacher": Proof("ppo_mujoco", "Reacher-v5", 1_000_000, -5, algorithm="ppo"),
-    "ppo_swimmer": Proof("ppo_mujoco", "Swimmer-v5", 1_000_000, 100, FAR_SIGHTED, algorithm="ppo"),
+    "ppo_swimmer": Proof("ppo_mujoco", "Swimmer-v5", 1_000_000, 281, FAR_SIGHTED, algorithm="ppo"),
     "sac_hopper": Proof("sac_mujoco", "Hopper-v5", 100_000, 1103, algorithm="sac"),
     "sac_halfcheetah": Proof("sac_mujoco", "HalfCheetah-v5", 100_000, 5456, algorithm="sac"),
     "sac_walker2d": Proof("sac_mujoco", "Walker2d-v5", 100_000, 690, algorithm="sac"),
@@ -314,6 +318,10 @@ PROOFS = {
     ),
     "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
+    "ppo_minigrid_unlock": Proof("ppo_minigrid", "minigrid:MiniGrid-Unlock-v0", 100_000, 0.95, algorithm="ppo"),
+    "ppo_minigrid_keycorridor": Proof(
+        "ppo_minigrid", "minigrid:MiniGrid-KeyCorridorS3R1-v0", 500_000, 0.93, algorithm="ppo"
+    ),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8, n_episode=200),

@@ -196,9 +196,9 @@ def endless_episodes(seen: Seen, facts: Facts) -> str | None:
 
 
 def short_time_limit(seen: Seen, facts: Facts) -> str | None:
-    """Episodes are cut before the rewards that the discount counts."""
+    """Episodes are cut after less than 500 env steps, and before the rewards that the discount counts."""
     limit, horizon, length = facts.time_limit, facts.horizon, seen.get("collect/length_mean")
-    if limit is None or horizon is None or length is None or limit >= 0.9 * horizon or length < 0.9 * limit:
+    if limit is None or horizon is None or length is None or limit >= min(0.9 * horizon, 500) or length < 0.9 * limit:
         return None
     return (
         f"a time limit cuts the episodes after {limit} env steps, and the discount factor {facts.discount_factor:g} "

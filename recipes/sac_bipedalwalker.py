@@ -4,7 +4,7 @@
     python recipes/sac_bipedalwalker.py --seed 1
 
 Trains for 500,000 env steps and evaluates the policy at the end on 20 separate episodes. The settings are those of RL
-Baselines3 Zoo, except for state-dependent exploration, which is not part of this package, and two layers of 256 units.
+Baselines3 Zoo, but without state-dependent exploration, and with two layers of 256 units.
 """
 
 from __future__ import annotations

@@ -46,9 +46,10 @@ class LayersConfig:
     norm: Literal["layer", "batch", "batch_renorm"] | None = None
     """Normalisation of the features; None means layer normalisation in simba and bronet, and none in the others.
     ``batch`` and ``batch_renorm`` also normalise the inputs of an mlp; only crossq and xqc have them."""
-    weights: Literal["unit", "spectral"] | None = None
+    weights: Literal["unit", "unit_all", "spectral"] | None = None
     """Restriction of the weights of all layers but the last: ``unit`` projects the weights of each unit to norm 1 after
-    every update, ``spectral`` divides each matrix by its largest singular value. simba_v2 always has unit weights."""
+    every update, ``spectral`` divides each matrix by its largest singular value. ``unit_all`` is ``unit`` for the last
+    layer too, whose biases are free. simba_v2 always has unit weights."""
     momentum: float = 0.01
     """Step size of the running statistics of batch normalisation, in (0, 1]."""
     warmup: int = 100_000
@@ -68,6 +69,11 @@ class LayersConfig:
     def is_plain(self) -> bool:
         """Whether there are only linear layers and activations."""
         return (self.type, self.norm, self.weights) == ("mlp", None, None)
+
+    @property
+    def fixes_output(self) -> bool:
+        """Whether the weights of the last layer have norm 1, so that they cannot begin near 0."""
+        return self.weights == "unit_all" or self.type == "simba_v2"
 
     @property
     def uses_batch(self) -> bool:
@@ -221,16 +227,17 @@ class NormalisedEnsemble(nn.Module):
             widths = [(sizes[0], width), *[(width, width)] * 2 * blocks]
             inits = [WIDE] * len(widths)
             normed = [width] * len(widths)
+        restriction = "unit" if config.weights == "unit_all" else config.weights
         self.hidden = nn.ModuleList()
         for number, (size, init) in enumerate(zip(widths, inits, strict=True)):
             has_bias = not self.uses_batch or (self.kind == "simba" and number % 2 == 1)
-            self.hidden.append(EnsembleLinear(ensemble_size, *size, init, config.weights, has_bias))
+            self.hidden.append(EnsembleLinear(ensemble_size, *size, init, restriction, has_bias))
         of_inputs = 1 if self.kind == "mlp" and self.uses_batch else 0
         shifts = [number >= of_inputs for number in range(len(normed))]
         norms = zip(normed, shifts, strict=True)
         self.norms = nn.ModuleList(_make_norm(config, ensemble_size, size, shift) for size, shift in norms)
         last = {"mlp": None, "simba": ORTHOGONAL, "bronet": WIDE}[self.kind]
-        self.output = EnsembleLinear(ensemble_size, sizes[-2], sizes[-1], last)
+        self.output = EnsembleLinear(ensemble_size, sizes[-2], sizes[-1], last, "unit" if config.fixes_output else None)
 
     @property
     def renorms(self) -> bool:
@@ -238,7 +245,13 @@ class NormalisedEnsemble(nn.Module):
         return self.uses_batch
 
     def output_parameters(self) -> list[Tensor]:
-        """Return the parameters of the last layer."""
+        """Return the parameters of the last layer.
+
+        Raises:
+            ValueError: If its weights have norm 1.
+        """
+        fixed = self.output.weights
+        require(fixed is None, "last_layer_init", "None with the weights 'unit_all'", fixed)
         return list(self.output.parameters())
 
     def forward(

@@ -75,6 +75,9 @@ class BROModelConfig(ContinuousNetworkConfig):
             require(getattr(self, name) >= 1, f"model.{name}", ">= 1", getattr(self, name))
         kind = self.actor_layers.type
         require(kind != "simba_v2", "model.actor_layers.type", "mlp, simba or bronet, for the explorer", kind)
+        weights = self.actor_layers.weights
+        allowed = "unit, spectral or None, for the explorer"
+        require(weights != "unit_all", "model.actor_layers.weights", allowed, weights)
 
 
 @dataclass(frozen=True, kw_only=True)

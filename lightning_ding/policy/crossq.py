@@ -128,17 +128,19 @@ class CrossQPolicy(SACPolicy):
             self._update_statistics(self.model.actor, report, report["actor_loss"])
         return report
 
-    def _update_statistics(self, part: torch.nn.Module, report: dict[str, Any], loss: Tensor) -> None:
+    def _update_statistics(self, part: torch.nn.Module, report: dict[str, Any], loss: Tensor, repeats: int = 1) -> None:
         """Update the running statistics of a part of the network from those of the minibatch, on all ranks alike.
 
-        Nothing changes if the loss of the minibatch is not finite, since the optimizer skips it too.
+        They move ``repeats`` times towards the same statistics. Nothing changes if the loss of the minibatch is not
+        finite, since the optimizer skips it too.
         """
         if "statistics" not in report:
             return
         statistics = torch.where(loss.isfinite(), report.pop("statistics"), torch.nan)
         if world_size() > 1:
             statistics = sum_over_ranks(statistics) / world_size()
-        update_layers(part, statistics)
+        for _ in range(repeats):
+            update_layers(part, statistics)
 
     def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`QACPolicy.critic_loss`.

@@ -122,8 +122,9 @@ class ContinuousNetworkConfig(ActorAndCriticsConfig):
             object.__setattr__(self, name, layers)  # a mapping from the command line
             fits = self.has_statistics or not layers.uses_batch
             require(fits, f"model.{name}.norm", "'layer' or None; only crossq and xqc have the others", layers.norm)
-            is_free = layers.type != "simba_v2" or self.last_layer_init is None
-            allowed = f"None with model.{name}.type 'simba_v2', whose weights have norm 1"
+            is_free = not layers.fixes_output or self.last_layer_init is None
+            option = "type 'simba_v2'" if layers.type == "simba_v2" else "weights 'unit_all'"
+            allowed = f"None with model.{name}.{option}, whose weights have norm 1"
             require(is_free, "model.last_layer_init", allowed, self.last_layer_init)
 
 

@@ -5,12 +5,21 @@ target network, weights of norm 1 (``model.critic_layers.weights``) and the cros
 (Bellemare et al. 2017, algorithm 1). The support is fixed, so rewards have to be scaled: ``norm_reward`` of the
 datamodule divides them by the standard deviation of the discounted return.
 
-With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2`` it is SimBa v2 (Lee et al. 2025).
+With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2`` and ``learn.actor_update_freq`` to
+1, it is SimBa v2 (Lee et al. 2025).
 
-Where this differs: as in CrossQ, see ``crossq``. The critics predict for the actions taken and for the next actions in
-one batch, whose statistics cover both; the target network normalises by the running statistics of the trained critics,
-which are copied. The target of an item is the distribution with the smallest mean among the critics. Scaled rewards are
-not limited by the largest return.
+The critics and the target network predict for the actions taken and for the next actions in one batch, whose
+statistics cover both. So the target network needs no running statistics: those of the trained critics, whose weights
+are newer, do not fit its features. The target of an item is the distribution with the smallest mean among the critics.
+
+Where this differs from the authors' code: learning begins after 1,000 random steps (``random_collect_size``), not
+5,000. Under DDP each rank normalises by its own minibatch, as in CrossQ. Step sizes stay as they are, unless
+``learn.lr_scheduler`` lowers them; the authors lower them to a tenth over the run. gamma is 0.99 for all envs; the
+authors set it to 1 - 5 / T for a time limit of T steps, limited to [0.95, 0.995]. They make two updates for each env
+step, here ``update_per_collect``. The actor's running statistics move only when it is updated, but
+``actor_update_freq`` times; theirs move in each update of the critics. The logarithm of its standard deviation is
+clamped to [-20, 2], not to [-10, 2]. First weights are drawn as in ``nn.Linear`` before they are projected, not as
+orthogonal matrices.
 
 Shapes: B batch, E critics, N atoms.
 """
@@ -36,7 +45,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 
 
 def _unit_layers() -> LayersConfig:
-    return LayersConfig(norm="batch", weights="unit")
+    return LayersConfig(norm="batch", weights="unit_all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +60,8 @@ class XQCModelConfig(ContinuousNetworkConfig):
     """Width of the critics' hidden layers, >= 1."""
     critic_head_layer_num: int = 3
     """Number of hidden layers of the critics after the first one, >= 0."""
+    actor_head_layer_num: int = 3
+    """Number of hidden layers of the actor after the first one, >= 0."""
     actor_layers: LayersConfig = field(default_factory=_unit_layers)
     """Kind and normalisation of the actor's layers."""
     critic_layers: LayersConfig = field(default_factory=_unit_layers)
@@ -75,7 +86,9 @@ class XQCLearnConfig(SACLearnConfig):
 
     alpha: float = 0.01
     """Temperature, or the one to start from with auto_alpha, >= 0."""
-    actor_update_freq: int = 1
+    target_entropy: float | None = None
+    """Entropy of the normalised action to reach, in nats; None means minus half its dimensions. Needs auto_alpha."""
+    actor_update_freq: int = 3
     """Updates of the critics between two of the actor and the temperature, >= 1."""
 
     def __post_init__(self) -> None:
@@ -117,6 +130,11 @@ class XQCPolicy(CrossQPolicy):
         self._update_target("critic")
         return report
 
+    def _update_statistics(self, part: torch.nn.Module, report: dict[str, Any], loss: Tensor, repeats: int = 1) -> None:
+        """See :meth:`CrossQPolicy._update_statistics`; those of the actor move as fast as those of the critics."""
+        of_actor = part is self.model.actor
+        super()._update_statistics(part, report, loss, self.config.learn.actor_update_freq if of_actor else repeats)
+
     def critic_loss(self, batch: ActorCriticBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a prepared minibatch and the metrics; see :meth:`CrossQPolicy.critic_loss`.
 
@@ -124,7 +142,8 @@ class XQCPolicy(CrossQPolicy):
         """
         with torch.no_grad(), self._in_eval_mode.context:
             next_action, log_prob = self._sample(batch["next_obs"], batch["next_noise"])
-            target, clipped_share, target_q_value = self._target_distribution(batch, next_action, log_prob)
+            after = self._target_output(batch, next_action)
+            target, clipped_share, target_q_value = self._target_distribution(batch, after, log_prob)
         output, statistics = self._prediction(batch, next_action)
         losses = -(target * output["log_distribution"]).sum(-1)
         loss = (batch["IS"] * losses if self.config.priority_IS_weight else losses).mean(1).sum()
@@ -138,23 +157,32 @@ class XQCPolicy(CrossQPolicy):
         """Return the critics' output for the actions taken, and the statistics of the batch, if they are used."""
         if not self._uses_batch("critic"):
             return self.model.compute_critic(batch["obs"], batch["action"]), {}
-        obs = nested.concatenate([batch["obs"], batch["next_obs"]])
-        both = self.model.compute_critic(obs, torch.cat([batch["action"], next_action]), by_batch=True)
+        both = self.model.compute_critic(*_joint(batch, next_action), by_batch=True)
         output = {name: both[name].chunk(2, 1)[0] for name in ("q_value", "log_distribution")}
         return output, {"statistics": both["statistics"]}
 
+    def _target_output(self, batch: ActorCriticBatch, next_action: Tensor) -> dict[str, Tensor]:
+        """Return the means and the distributions of the target network for the next actions."""
+        if not self._uses_batch("critic"):
+            return self.target_model.compute_critic(batch["next_obs"], next_action)  # type: ignore[no-any-return]
+        both = self.target_model.compute_critic(*_joint(batch, next_action), by_batch=True)
+        return {name: both[name].chunk(2, 1)[1] for name in ("q_value", "distribution")}
+
     def _target_distribution(
-        self, batch: ActorCriticBatch, next_action: Tensor, log_prob: Tensor
+        self, batch: ActorCriticBatch, after: dict[str, Tensor], log_prob: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the projected distribution, (B, N), its share beyond the support, (B,), and its mean, (B,)."""
-        output = self.target_model.compute_critic(batch["next_obs"], next_action)
-        support = output["support"]
-        smallest = output["q_value"].argmin(0)[None, :, None].expand(1, -1, len(support))
-        probability_t = output["distribution"].gather(0, smallest).squeeze(0)
+        support = self.model.values.support
+        smallest = after["q_value"].argmin(0)[None, :, None].expand(1, -1, len(support))
+        probability_t = after["distribution"].gather(0, smallest).squeeze(0)
         soft_reward = batch["reward"] - batch["discount_t"] * self.alpha * log_prob
         moved = (rl.moved_support(soft_reward, batch["discount_t"], support), probability_t, support)
         target = rl.categorical_projection(*moved)
         return target, rl.share_beyond_support(*moved), rl.mean_return(target, support)
+
+    def _target_entropy(self, report: dict[str, Tensor]) -> float | Tensor:
+        given = self.config.learn.target_entropy
+        return -self._action_size() / 2 if given is None else given
 
     def _uses_batch(self, part: str) -> bool:
         layers: LayersConfig = getattr(self.config.model, f"{part}_layers")
@@ -170,3 +198,9 @@ class XQCPolicy(CrossQPolicy):
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "clipped_share"]
+
+
+def _joint(batch: ActorCriticBatch, next_action: Tensor) -> tuple[Any, Tensor]:
+    """Return observations and actions of one batch: those of the transitions, then the next ones."""
+    obs = nested.concatenate([batch["obs"], batch["next_obs"]])
+    return obs, torch.cat([batch["action"], next_action])

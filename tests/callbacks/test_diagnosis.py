@@ -118,10 +118,10 @@ def test_a_rare_large_reward_is_remembered() -> None:
     assert [one for _ in range(5) for one in diagnosis.see(values)] == []
 
 
-def lost(returns: list[float], facts: Facts = DISCOUNTED, **metrics: float) -> list[str]:
+def lost(returns: list[float], facts: Facts = DISCOUNTED, spread: float = math.nan) -> list[str]:
     """Return the evidence that the policy was lost, of a run with these evaluations late in its budget."""
     diagnosis = Diagnosis(facts)
-    rows = [{"eval/return_mean": one, **LATE, **metrics} for one in returns]
+    rows = [{"eval/return_mean": one, "learn/action_std": spread, **LATE} for one in returns]
     return [one.evidence for row in rows for one in diagnosis.see(row) if one.name == "lost_policy"]
 
 
@@ -136,8 +136,8 @@ def test_a_policy_that_was_far_better_for_five_evaluations_is_named() -> None:
     assert lost([1_000.0, 100.0, *[699.0] * 5]) == [evidence]
     assert lost([50.0, 100.0, *[83.0] * 9]) == [evidence.replace("699", "83").replace("1000", "100")]
     assert lost([51.0, 100.0, *[60.0] * 9]) == []  # a range of less than half of the best may be noise
-    assert lost([100.0, 1_000.0, *[699.0] * 5], **{"learn/action_std": 0.03}) == [evidence]
-    assert lost([100.0, 1_000.0, *[699.0] * 5], **{"learn/action_std": 0.007}) == [
+    assert lost([100.0, 1_000.0, *[699.0] * 5], spread=0.03) == [evidence]
+    assert lost([100.0, 1_000.0, *[699.0] * 5], spread=0.007) == [
         evidence + ", and actions have a standard deviation of 0.007 half ranges"
     ]
 
@@ -153,6 +153,12 @@ def test_a_restored_diagnosis_remembers_the_best_evaluation() -> None:
         first.see({"eval/return_mean": score})
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert [one.name for _ in range(5) for one in second.see({"eval/return_mean": 500.0, **LATE})] == ["lost_policy"]
+
+
+def test_a_time_limit_of_hundreds_of_steps_is_long_enough_for_every_discount() -> None:
+    facts = dataclasses.replace(DISCOUNTED, discount_factor=0.9999)
+    assert found(dataclasses.replace(facts, time_limit=499), {"collect/length_mean": 499.0}) == ["short_time_limit"]
+    assert found(dataclasses.replace(facts, time_limit=500), {"collect/length_mean": 500.0}) == []
 
 
 def test_what_is_not_finite_is_no_evidence() -> None:
@@ -229,7 +235,7 @@ def is_whole(name: str) -> bool:
 
 
 def test_recorded_runs_are_as_many_as_the_decisions_say() -> None:
-    assert (len(STORED), sum(map(is_whole, STORED)), len(PROOFS)) == (51, 44, 110)
+    assert (len(STORED), sum(map(is_whole, STORED)), len(PROOFS)) == (51, 44, 114)
 
 
 @pytest.mark.parametrize("name", STORED)

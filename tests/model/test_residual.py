@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from lightning_ding.model.batch_renorm import EPS, update_layers
 from lightning_ding.model.qac import ContinuousQAC
 from lightning_ding.model.residual import LayersConfig, constrained_layers, make_layers
-from lightning_ding.policy import CrossQPolicy, SACPolicy
+from lightning_ding.policy import BROPolicy, CrossQPolicy, SACPolicy
 
 KINDS = [
     *(
@@ -27,6 +27,7 @@ KINDS = [
         for kind in ("mlp", "simba", "bronet")
         for norm in ("layer", "batch", "batch_renorm")
     ),
+    {"type": "mlp", "norm": "batch", "weights": "unit_all"},
     {"type": "simba_v2"},
 ]
 SIZES = [3, 8, 8, 8, 2]  # two blocks
@@ -134,6 +135,14 @@ def test_widths_and_first_weights_of_simba_are_those_of_the_paper() -> None:
     assert all(not layer.bias.any() for layer in (*network.hidden, network.output))
 
 
+def test_the_weights_of_the_last_layer_can_be_of_norm_1_too() -> None:
+    free, unit = (make_layers({"weights": kind}, 2, SIZES) for kind in ("unit", "unit_all"))
+    assert [len(constrained_layers(one)) for one in (free, unit)] == [3, 4]
+    assert constrained_layers(unit)[-1] is unit.output
+    assert_close(unit.output.weight.norm(dim=1), torch.ones(2, 2))
+    assert not torch.allclose(free.output.weight.norm(dim=1), torch.ones(2, 2), atol=0.01)
+
+
 @pytest.mark.parametrize("kind", ["unit", "spectral"])
 def test_the_weights_stay_restricted_after_every_update(kind: str) -> None:
     torch.manual_seed(0)
@@ -182,6 +191,14 @@ def test_simba_v2_is_on_the_unit_sphere_and_keeps_the_size_of_its_inputs() -> No
             "norm must be None for layers of type 'simba_v2', got 'layer'",
         ),
         (lambda: LayersConfig(type="simba_v2", weights="unit"), "weights must be None for layers of type 'simba_v2'"),
+        (
+            lambda: SACPolicy({"model": {"actor_layers": {"weights": "unit_all"}}}),
+            "last_layer_init must be None with model.actor_layers.weights 'unit_all'",
+        ),
+        (
+            lambda: BROPolicy({"model": {"actor_layers": {"weights": "unit_all"}}}),
+            "model.actor_layers.weights must be unit, spectral or None, for the explorer",
+        ),
         (lambda: LayersConfig(momentum=0.0), r"momentum must be in \(0, 1\], got 0.0"),
         (lambda: LayersConfig(warmup=-1), "warmup must be >= 0, got -1"),
         (lambda: LayersConfig(momentum=0.1), "momentum must be 0.01 without batch normalisation, got 0.1"),
@@ -205,6 +222,10 @@ def test_simba_v2_is_on_the_unit_sphere_and_keeps_the_size_of_its_inputs() -> No
         (lambda: _qac(critic_dropout=0.1), "critic_dropout must be 0 with critic_layers, got 0.1"),
         (lambda: _qac(batch_renorm=True), "batch_renorm must be False with other layers"),
         (lambda: _qac(use_sde=True), "use_sde must be False with actor_layers"),
+        (
+            lambda: _qac("mlp", unit=True, last_layer_init=0.1),
+            "last_layer_init must be None with the weights 'unit_all'",
+        ),
         (lambda: _qac("simba_v2", last_layer_init=0.1), "last_layer_init must be None for layers of type 'simba_v2'"),
     ],
 )
@@ -213,8 +234,8 @@ def test_an_option_that_does_not_fit_is_refused(make: Any, message: str) -> None
         make()
 
 
-def _qac(kind: str = "simba", **options: Any) -> ContinuousQAC:
-    layers = {"type": kind}
+def _qac(kind: str = "simba", unit: bool = False, **options: Any) -> ContinuousQAC:
+    layers = {"type": kind, **({"weights": "unit_all"} if unit else {})}
     return ContinuousQAC(3, 1, "reparameterization", actor_layers=layers, critic_layers=layers, **options)
 
 

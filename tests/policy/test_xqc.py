@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,11 +31,13 @@ def test_the_loss_is_the_cross_entropy_with_the_projected_soft_target(layers: di
     loss, report = policy.critic_loss(batch)
     with torch.no_grad():
         action, log_prob = policy._sample(batch["next_obs"], batch["next_noise"])
-        after = policy.target_model.compute_critic(batch["next_obs"], action)
         obs, actions = torch.cat([batch["obs"], batch["next_obs"]]), torch.cat([batch["action"], action])
         if layers:
+            after = policy.target_model.compute_critic(batch["next_obs"], action)
             q = policy.model.compute_critic(batch["obs"], batch["action"])
         else:
+            after = policy.target_model.compute_critic(obs, actions, by_batch=True)
+            after = {name: after[name][:, 16:] for name in ("q_value", "distribution")}
             q = policy.model.compute_critic(obs, actions, by_batch=True)
     expected, means = 0.0, []
     for row in range(16):
@@ -57,19 +60,48 @@ def test_the_loss_is_the_cross_entropy_with_the_projected_soft_target(layers: di
     assert ("statistics" in report) != bool(layers)
 
 
+def test_the_targets_do_not_change_with_the_running_statistics() -> None:
+    """The weights of the target network lag behind those whose statistics run, so it uses those of the minibatch."""
+    policy = make_policy()
+    batch = policy.prepare(make_batch())
+    before = policy.critic_loss(batch)[1]["target_q_value"]
+    for norm in (*policy.model.critic.head.norms, *policy.target_model.critic.head.norms):
+        norm.mean += 3.0
+        norm.variance *= 10.0
+    assert_close(policy.critic_loss(batch)[1]["target_q_value"], before)
+
+
 def test_updates_move_the_statistics_the_targets_and_the_weights_on_the_unit_sphere() -> None:
-    policy = make_policy(learn={"target_theta": 0.5, "learning_rate_q": 0.01})
-    first = policy.target_model.critic.head.norms[1].mean.clone()
-    for _ in range(3):
+    rates = {"learning_rate_q": 0.01, "learning_rate_policy": 0.01}
+    policy = make_policy(learn={"target_theta": 0.5, **rates})
+    head, target, actor = policy.model.critic.head, policy.target_model.critic.head, policy.model.actor.head
+    first, bias = head.norms[1].mean.clone(), head.output.bias.detach().clone()
+    for _ in range(7):
         report = policy.learn_mode.forward(make_batch())
     assert "statistics" not in report
-    head, target = policy.model.critic.head, policy.target_model.critic.head
-    assert int(head.norms[0].updates) == int(policy.model.actor.head.norms[0].updates) == 3
-    assert_close(target.norms[1].mean, head.norms[1].mean)  # copied
-    assert not torch.equal(first, target.norms[1].mean)
-    for layer in head.hidden:
-        assert_close(layer.weight.norm(dim=1), torch.ones(2, 8))
+    assert (int(head.norms[0].updates), int(actor.norms[0].updates)) == (7, 6)  # the actor's: 3 each in the 3rd and 6th
+    assert not torch.equal(first, head.norms[1].mean)
+    for layer in (*head.hidden, head.output, *actor.hidden, actor.output):
+        assert_close(layer.weight.norm(dim=1), torch.ones_like(layer.weight[:, 0]))
+    assert not torch.allclose(head.output.bias, bias, atol=0.005)  # biases are free
     assert not torch.equal(head.hidden[0].weight, target.hidden[0].weight)
+
+
+def test_the_actors_running_statistics_move_as_fast_as_those_of_the_critics() -> None:
+    """After n updates with inputs of mean m they are (1 - 0.99^n) m, though the actor learns every 3rd time."""
+    policy = make_policy()
+    for _ in range(6):
+        policy.learn_mode.forward(make_batch())
+    expected = (1 - 0.99**6) * make_batch()["obs"].mean(0)
+    assert_close(policy.model.actor.head.norms[0].mean[0, 0], expected)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, -1.5), (-2.0, -2.0)])
+def test_the_entropy_to_reach_is_minus_half_the_dimensions_of_the_action(given: float | None, expected: float) -> None:
+    policy = make_policy(model={"action_shape": 3}, learn={"target_entropy": given})
+    report = {"log_prob": torch.tensor([1.0, 2.0, 3.0])}
+    loss, _ = policy.alpha_loss(report)
+    assert loss.item() == pytest.approx(-math.log(0.01) * (2.0 + expected))
 
 
 def test_a_priority_is_an_items_cross_entropy() -> None:
