@@ -319,9 +319,6 @@ PROOFS = {
     "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
     "ppo_minigrid_unlock": Proof("ppo_minigrid", "minigrid:MiniGrid-Unlock-v0", 100_000, 0.95, algorithm="ppo"),
-    "ppo_minigrid_keycorridor": Proof(
-        "ppo_minigrid", "minigrid:MiniGrid-KeyCorridorS3R1-v0", 500_000, 0.93, algorithm="ppo"
-    ),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8, n_episode=200),

@@ -77,6 +77,18 @@ WALKER = {
     "use_sde": True,
     "policy_kwargs": {"log_std_init": -3, "net_arch": [400, 300]},
 }
+CONTINUOUS_CAR = {
+    "batch_size": 512,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "ent_coef": 0.1,
+    "gamma": 0.9999,
+    "tau": 0.01,
+    "train_freq": 32,
+    "gradient_steps": 32,
+    "use_sde": True,
+    "policy_kwargs": {"log_std_init": -3.67, "net_arch": [64, 64]},
+}
 CARTPOLE_Q_LEARNER = {
     "learning_rate": 2.3e-3,
     "batch_size": 64,
@@ -154,6 +166,7 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
         "Pendulum-v1": {"learning_rate": 1e-3},
         "LunarLanderContinuous-v3": CONTINUOUS_LANDER,
         "BipedalWalker-v3": WALKER,
+        "MountainCarContinuous-v0": CONTINUOUS_CAR,
         **{env_id: {"learning_starts": 10_000} for env_id in RUNNERS},
     },
     "td3": {"Pendulum-v1": DETERMINISTIC, **dict.fromkeys(RUNNERS, MUJOCO_TD3)},

@@ -3,9 +3,8 @@
     python recipes/sac_mountaincar_continuous.py            # seed 0
     python recipes/sac_mountaincar_continuous.py --seed 1
 
-Only a long movement reaches the hilltop, whose reward is 100; each step costs a tenth of the squared force. Trains for
-50,000 env steps and evaluates the policy at the end on 20 separate episodes. The settings are those of RL Baselines3
-Zoo.
+Only a long movement reaches the hilltop, whose reward is 100. Trains for 50,000 env steps and evaluates the policy at
+the end on 20 separate episodes. The settings are those of RL Baselines3 Zoo.
 """
 
 from __future__ import annotations

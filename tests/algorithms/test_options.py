@@ -46,7 +46,7 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
     *[("mbpo", name) for name in ("nstep", "priority", "priority_IS_weight")],
-    ("xqc", "model.layer_norm"),
+    *[("xqc", f"model.{name}") for name in ("layer_norm", "last_layer_init")],
     ("bro", "model.layer_norm"),
     *[("td7", name) for name in ("learn.target_theta", "model.share_encoder")],
     ("discrete_sac", "collect.sde_sample_freq"),

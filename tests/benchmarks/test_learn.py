@@ -224,9 +224,11 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "Acrobot-v1": (-500, 0),
         "MountainCar-v0": (-200, 0),
         "Pendulum-v1": (-3_300, 0),  # 200 steps, each at least -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2) = -16.3
+        "FetchReach-v4": (-50, 0),  # 50 steps, each at least -1
+        "MountainCarContinuous-v0": (-99.9, 100),  # 999 steps, each at least -0.1, and the hilltop
         "LunarLander-v3": (-math.inf, 325),
         "LunarLanderContinuous-v3": (-math.inf, 325),
-        "MiniGrid-DoorKey-5x5-v0": (0, 1),
+        **dict.fromkeys(("MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"), (0, 1)),
         "Pong": (-21, 21),
         "tictactoe_v3": (-1, 1),
         "connect_four_v3": (-1, 1),
@@ -358,10 +360,10 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
         if proof.peer_algorithm in zoo.ZOO and not proof.has_defaults and not learn.has_peer(proof, "peer")
         if not proof.is_ceiling
     ]
-    mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum"]
+    mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "tqc_fetch_reach"]
     runners = [f"crossq_{name}" for name in ("halfcheetah", "hopper", "walker2d")]
     suite = [f"sac_simba{task}" for task in ("", "_cheetah", "_swingup", "_reacher")]
-    wrapped = ["ppo_minigrid", "dqn_minatar", "dqn_pong"]
+    wrapped = ["ppo_minigrid", "ppo_minigrid_unlock", "dqn_minatar", "dqn_pong"]
     assert (
         missing == mazes + runners + suite + wrapped
     )  # envs that no peer has settings for; the peers' wrappers are not here

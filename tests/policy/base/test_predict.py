@@ -54,7 +54,7 @@ def test_prediction_is_that_of_the_eval_mode(name: str) -> None:
     policy.normaliser.update({"obs": torch.from_numpy(3 * obs + 1)})
     expected = policy.eval_mode.forward(obs)["action"].numpy()
     np.testing.assert_allclose(policy.predict(torch.from_numpy(obs)), expected, rtol=1e-6)
-    np.testing.assert_allclose(policy.predict(obs[3].tolist()), expected[3], rtol=1e-5)
+    np.testing.assert_allclose(policy.predict(obs[3].tolist()), expected[3], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=list(OBSERVATIONS))
