@@ -15,8 +15,8 @@ train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
 
 # Hundreds of processes import the package: each would compile it where none may write bytecode
-test: $(READY)  ## the fast tests, doctests included, in four processes
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=40
+test: $(READY)  ## the fast tests, doctests included, in three processes
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=40
 
 quick: $(READY)  ## the tests that fail when the core breaks: less than a minute
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile @tests/quick.txt
