@@ -61,7 +61,7 @@ def test_the_loss_is_the_cross_entropy_with_the_projected_soft_target(layers: di
 
 
 def test_the_targets_do_not_change_with_the_running_statistics() -> None:
-    """The weights of the target network lag behind those whose statistics run, so it uses those of the minibatch."""
+    """The running statistics fit newer weights than those of the target network, which uses those of the minibatch."""
     policy = make_policy()
     batch = policy.prepare(make_batch())
     before = policy.critic_loss(batch)[1]["target_q_value"]
