@@ -188,10 +188,8 @@ def test_a_learner_that_was_stopped_continues_to_the_last_bit(
         assert all(torch.equal(value, other[name]) for name, value in mine.items())
 
 
-def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_learn_from_them(tmp_path: Path) -> None:
-    cfg = config(tmp_path / "run", deep_merge(policy_of("ppo"), {"learn": {"epoch_per_collect": 1}}), 3)
-    cfg["main"]["max_train_iter"] = 20
-    rollouts: list[tuple[int, Any]] = []
+def watching(rollouts: list[tuple[int, Any]]) -> type[Learner]:
+    """Return a class of learners that append each rollout and the number of updates before it to ``rollouts``."""
 
     class Watcher(Learner):
         def _take(self, handle: Any) -> Any:
@@ -199,8 +197,15 @@ def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_lea
             rollouts.append((self.learner.train_iter, found))
             return found
 
+    return Watcher
+
+
+def test_rollouts_of_several_collectors_have_the_version_of_the_weights_that_learn_from_them(tmp_path: Path) -> None:
+    cfg = config(tmp_path / "run", deep_merge(policy_of("ppo"), {"learn": {"epoch_per_collect": 1}}), 3)
+    cfg["main"]["max_train_iter"] = 20
+    rollouts: list[tuple[int, Any]] = []
     with coordinating(cfg) as (_, start):
-        start(Watcher)
+        start(watching(rollouts))
         for _ in range(3):
             start(CommCollector)
     assert len(rollouts) >= 8
@@ -233,15 +238,8 @@ def test_learning_goes_on_without_a_straggler(tmp_path: Path, late: str) -> None
     cfg["main"]["max_train_iter"] = 60
     cfg["system"]["coordinator"] |= {"rollout_share": 0.5, "late_transitions": late}
     rollouts: list[tuple[int, Any]] = []
-
-    class Watcher(Learner):
-        def _take(self, handle: Any) -> Any:
-            found = super()._take(handle)
-            rollouts.append((self.learner.train_iter, found))
-            return found
-
     with coordinating(cfg) as (coordinator, start):
-        start(Watcher)
+        start(watching(rollouts))
         for kind in (Straggler, CommCollector, CommCollector):
             start(kind)
         wait_for(lambda: len(rollouts) > 0)

@@ -12,7 +12,7 @@ from lightning_ding.config import resolve
 from lightning_ding.distributed.comm_worker.collector import CommCollector
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.settings import ReplaySettings
-from tests.distributed.test_on_policy import ENVS, SMALL, Learner, config, coordinating
+from tests.distributed.test_on_policy import ENVS, SMALL, config, coordinating, watching
 from tests.processes import run
 
 PROGRAM = ["-c", "from lightning_ding.entry.cli import main; main()", "parallel"]
@@ -56,15 +56,8 @@ def test_rollouts_of_games_have_the_moves_of_the_players_that_learn(
     shares = {"self_play": self_play, "random_play": random_play}
     cfg = game(tmp_path, PPO, **shares, task_episodes=20, snapshot_interval=6)
     rollouts: list[tuple[int, Any]] = []
-
-    class Watcher(Learner):
-        def _take(self, handle: Any) -> Any:
-            found = super()._take(handle)
-            rollouts.append((self.learner.train_iter, found))
-            return found
-
     with coordinating(cfg) as (coordinator, start):
-        start(Watcher)
+        start(watching(rollouts))
         for _ in range(COLLECTORS):
             start(CommCollector)
     assert len(rollouts) >= 20
