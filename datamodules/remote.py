@@ -76,7 +76,8 @@ class RemoteReplayDataModule(DemonstrationDataModule):
             ``validate``. If None, an env is created to read them from.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
-            ranks. The statistics are published with its weights.
+            ranks; with a reward model, by those of all collected observations. The statistics are published with its
+            weights.
         norm_reward: Whether the policy divides rewards by the standard deviation of the discounted return; only with
             an on-policy algorithm, whose rollouts have the rewards in their order.
         demonstrations: Data set of which each minibatch has a share, as for :class:`ReplayDataModule`; this process
@@ -275,10 +276,12 @@ class RemoteReplayDataModule(DemonstrationDataModule):
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
         if self._policy.on_policy:
             return data  # after learning from it, the policy itself adds it to the statistics
-        new = data.pop("collected", None)
-        if self._policy.normaliser.is_on:
-            self._policy.normaliser.update({"obs": self._observations(data)})
-        if (rewards := self._policy.learner.rewards) is not None and new is not None:
+        new, rewards, normaliser = data.pop("collected", None), self._policy.learner.rewards, self._policy.normaliser
+        if normaliser.is_on and rewards is None:
+            normaliser.update({"obs": self._observations(data)})
+        elif normaliser.is_on and new is not None:  # as in one process; what is drawn lags behind what is collected
+            normaliser.update({"obs": new["obs"]})
+        if rewards is not None and new is not None:
             rewards.collect_data(new)
         return self._completed(data)
 

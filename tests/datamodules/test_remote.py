@@ -284,6 +284,28 @@ def test_rounds_of_sequences_are_learned_from_and_normalised_without_their_paddi
     assert policy.normaliser.state_dict()["obs.count"].item() == real
 
 
+def test_with_a_reward_model_observations_are_normalised_by_those_that_were_collected(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    collected = {0: [1.0, 3.0], 2: [5.0]}  # the second round comes without new transitions
+
+    class Collecting(Source):
+        def get_data(self, *args: Any) -> RemoteData:
+            number, answer = len(self.asked), super().get_data(*args)
+            if answer.data is not None and number in collected:
+                obs = torch.tensor(collected[number])[:, None].repeat(1, 4)
+                others = {"action": obs[:, 0].long() * 0, "reward": obs[:, 0], "env_id": obs[:, 0].long() * 0}
+                answer.data["collected"] = {"obs": obs, "next_obs": obs, **others}
+            return answer
+
+    policy = policy_of(small, reward_model={"type": "rnd", "hidden_size_list": [8], "batch_size": 1})
+    module = RemoteReplayDataModule(Collecting(3), "CartPole-v1", norm_obs=True, prefetch=0, validate=False)
+    make_trainer(limit_val_batches=0).fit(policy, module)
+    state = policy.normaliser.state_dict()
+    assert state["obs.count"].item() == 3
+    assert state["obs.mean"].tolist() == [3.0] * 4
+
+
 def test_mistakes_are_named(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match="norm_reward must be False with a policy that learns from replay, got True"):
         make_trainer().fit(DQNPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1", norm_reward=True))

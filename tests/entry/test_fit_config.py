@@ -25,10 +25,12 @@ def written(folder: Path, **changed: Any) -> Path:
     return file
 
 
-def test_file_of_fit_gives_the_run_that_the_file_of_parallel_describes() -> None:
-    found, expected = read_config(FILE, ["system.collector.num=4"]), read_config(CONFIGS / "parallel_ppo_cartpole.yaml")
+@pytest.mark.parametrize(("name", "collectors"), [("ppo_cartpole", 4), ("her_bitflip", 2)])
+def test_file_of_fit_gives_the_run_that_the_file_of_parallel_describes(name: str, collectors: int) -> None:
+    found = read_config(CONFIGS / f"{name}.yaml", [f"system.collector.num={collectors}"])
+    expected = read_config(CONFIGS / f"parallel_{name}.yaml")
     mine, other = to_dict(found), to_dict(expected)
-    assert mine["main"].pop("exp_name") == "runs/ppo_cartpole/parallel"
+    assert mine["main"].pop("exp_name") == f"runs/{name}/parallel"
     other["main"].pop("exp_name")
     assert other["main"]["env"].pop("stop_value") == other["main"]["policy"]["eval"]["evaluator"]["stop_value"]
     assert mine["main"]["env"].pop("stop_value") is None  # that of the policy counts

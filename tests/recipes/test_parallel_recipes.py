@@ -17,6 +17,7 @@ from tests.recipes.test_recipes import RECIPES, load
 
 CONFIGS = (
     "parallel_dqn_cartpole.yaml",
+    "parallel_her_bitflip.yaml",
     "parallel_league_tictactoe.yaml",
     "parallel_ppo_cartpole.yaml",
     "parallel_sac_pendulum.yaml",
