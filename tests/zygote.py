@@ -25,7 +25,7 @@ IMPORTED: tuple[str, ...] = (
     "lightning",
     "gymnasium.vector",
 )
-IMPORTED += ("jsonargparse", "safetensors.torch")
+IMPORTED += ("jsonargparse", "omegaconf", "lightning.pytorch.cli", "safetensors.torch")
 
 
 def next_script(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

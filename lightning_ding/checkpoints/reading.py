@@ -9,7 +9,7 @@ import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Trainer
@@ -90,8 +90,7 @@ def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type)
 
 def _class_of(content: Mapping[str, Any]) -> type | None:
     mark = str(content.get("hyper_parameters", {}).get("cfg", {}).get(MARK, ""))
-    known = {f"{POLICY_REGISTRY.get(name).__name__}Dict": POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
-    return known.get(mark)
+    return cast("type | None", POLICY_REGISTRY.class_named(mark.removesuffix("Dict")))
 
 
 def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:
