@@ -77,6 +77,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in IMPORTED:
         importlib.import_module(name)
+    importlib.import_module("tests.quick_parsing").install()
     threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else [""]
     assert len(threads) == 1, "a forked process has one thread"
     gc.collect()
