@@ -93,21 +93,6 @@ class Registry(Generic[T]):
                 return name
         return None
 
-    def class_named(self, name: str) -> T | None:
-        """Return the entry whose ``__name__`` is ``name``, or None; a name that the package exports is imported alone.
-
-        Example:
-            >>> POLICY_REGISTRY.class_named("DQNPolicy").__module__
-            'lightning_ding.policy.dqn'
-        """
-        package = None if self._home is None else importlib.import_module(self._home)
-        if name in getattr(package, "__all__", ()):
-            getattr(package, name)
-        else:
-            self._import_all()
-        found = [entry for _, entry in sorted(self._entries.items()) if getattr(entry, "__name__", None) == name]
-        return found[-1] if found else None
-
     def config_classes(self) -> list[Any]:
         """Return the ``config_class`` of each entry that has one, by the names of the entries."""
         classes = [getattr(self.get(name), "config_class", None) for name in self]

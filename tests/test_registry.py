@@ -197,24 +197,3 @@ def test_every_built_in_entry_is_found_in_one_module() -> None:
             if is_lazy and module.startswith(f"{one._home}."):
                 found = f"{one._home}.{one._modules.get(name, name)}"
                 assert module == found or module.startswith(f"{found}."), (one.kind, name)
-
-
-FEW_POLICIES = """
-import sys
-from lightning_ding.registry import POLICY_REGISTRY
-assert POLICY_REGISTRY.class_named("SACPolicy").__module__ == "lightning_ding.policy.sac"
-from lightning_ding.entry.lightning_cli import make_run
-make_run(["--policy", "sac", "--data.env_id", "Pendulum-v1", "--trainer.accelerator", "cpu"])
-assert "lightning_ding.policy.tqc" not in sys.modules
-assert POLICY_REGISTRY.class_named("TQCPolicies") is None
-assert "lightning_ding.policy.tqc" in sys.modules
-"""
-
-
-def test_a_class_that_is_found_by_its_name_and_a_run_import_no_other_policies() -> None:
-    run("-c", FEW_POLICIES)
-
-
-def test_a_class_that_the_user_registers_is_found_by_its_name(shapes: Registry[Any]) -> None:
-    assert shapes.class_named("Circle") is Circle
-    assert shapes.class_named("round") is None

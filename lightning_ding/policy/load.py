@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lightning_ding.checkpoints.manifest import verify_archive
+from lightning_ding.checkpoints.reading import class_named
 from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import SPACES, config_of_file, set_spaces
@@ -82,7 +83,7 @@ def class_of(saved: Mapping[str, Any]) -> type[Policy[Any]]:
     mark = str(cfg.get(MARK, "")) if isinstance(cfg, Mapping) else ""
     require(bool(mark), "policy", "the name of the policy, because the checkpoint does not tell it", None)
     name = mark.removesuffix("Dict")
-    found: type[Policy[Any]] | None = POLICY_REGISTRY.class_named(name)
+    found: type[Policy[Any]] | None = class_named(name)
     if found is None:
         raise NotRegisteredError(f"the checkpoint is of the policy class {name!r}, which is not registered")
     return found

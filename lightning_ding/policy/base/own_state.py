@@ -14,7 +14,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PACKAGES = ("lightning_ding", "lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins", "typing")
 """Packages whose classes keep their state in parameters and buffers, or save it themselves."""
-STORE_ATTR = dis.opmap["STORE_ATTR"]  # instructions begin at even bytes
 
 
 class OwnState:
@@ -208,26 +207,18 @@ def names_of_modules() -> frozenset[str]:
 def names_of_package(kind: type) -> frozenset[str]:
     """Return the attributes of a policy of some class that methods of this package, Lightning and torch assign."""
     found = set(vars(LightningModule())) | {"_hparams_initial", "_hparams_name"}  # set by a function of Lightning
-    return frozenset(found).union(*(_assigned_in(base) for base in kind.__mro__ if _is_of_package(base)))
-
-
-@functools.cache
-def _assigned_in(base: type) -> frozenset[str]:
-    """Return the attributes that the methods of a class assign, without those of its bases."""
-    found: set[str] = set()
-    for member in vars(base).values():
-        function = member.fset if isinstance(member, property) else getattr(member, "__func__", member)
-        if inspect.isfunction(function):
-            found |= set(_assigned(inspect.unwrap(function).__code__))
+    for base in kind.__mro__:
+        if _is_of_package(base):
+            for member in vars(base).values():
+                function = member.fset if isinstance(member, property) else getattr(member, "__func__", member)
+                if inspect.isfunction(function):
+                    found |= _assigned(inspect.unwrap(function).__code__)
     return frozenset(found)
 
 
-def _assigned(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of the attributes that a function assigns, of any object."""
-    if STORE_ATTR in code.co_code[::2]:  # disassembling all functions would take 0.1 seconds
-        for instruction in dis.get_instructions(code):
-            if instruction.opname == "STORE_ATTR":
-                yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _assigned(constant)
+@functools.cache
+def _assigned(code: types.CodeType) -> frozenset[str]:
+    """Return the names of the attributes that a function assigns, of any object."""
+    assigns = dis.opmap["STORE_ATTR"] in code.co_code[::2]  # to disassemble every function takes long
+    found = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_ATTR"} if assigns else set()
+    return frozenset(found.union(*(_assigned(one) for one in code.co_consts if isinstance(one, types.CodeType))))
