@@ -173,8 +173,10 @@ SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 TAG = "pettingzoo:mpe2.simple_tag_v3"
+UNLOCK = "minigrid:MiniGrid-Unlock-v0"
 GROUPS = {"model": {"parameter_sharing": [0, 1]}}  # a network of the speaker, and one of the listener
 RAW_ADVANTAGES = {"learn": {"adv_norm": False, "value_norm": False, "value_weight": 0.25}}  # with normalised rewards
+SPARSE = {"learn": {"adv_norm": False, "value_norm": False}}  # standardised, a rollout without rewards is all noise
 FIXED_NOISE = {"model": {"sigma_type": "fixed", "fixed_sigma_value": 0.2}}  # learned noise vanishes on a solved task
 FAR_SIGHTED = {"discount_factor": 0.9999, "collect": {"n_sample": 8192}}  # half an episode of each env
 CHEETAH_RUN = {"domain_name": "cheetah", "task_name": "run"}
@@ -318,7 +320,9 @@ PROOFS = {
     ),
     "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
-    "ppo_minigrid_unlock": Proof("ppo_minigrid", "minigrid:MiniGrid-Unlock-v0", 100_000, 0.95, algorithm="ppo"),
+    "ppo_minigrid_unlock": Proof(
+        "ppo_minigrid", UNLOCK, 100_000, 0.95, SPARSE, algorithm="ppo", data={"norm_reward": True}
+    ),
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8, n_episode=200),
