@@ -22,6 +22,7 @@ from lightning import Trainer
 from lightning.fabric.utilities import registry
 
 from lightning_ding.envs.process import processes
+from tests import quick_parsing
 
 torch.set_num_threads(1)  # two cores; many small networks
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for every program that a test starts
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 
 # Each Trainer reads the metadata of all installed packages, which takes 5 ms
 registry.entry_points = functools.cache(registry.entry_points)  # type: ignore[attr-defined, assignment]
+quick_parsing.install()
 for _device in (torch.cuda, torch.xpu, torch.mtia):
     if not _device.is_available():  # torch.manual_seed would record the call stack for the day that there is one
         _device.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]

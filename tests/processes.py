@@ -125,6 +125,13 @@ class Forked:
         self._status.close()
 
 
+def popen(command: Sequence[str], *, stdout: Any, stderr: int, env: Mapping[str, str]) -> Forked:
+    """Start a program of this Python in a fork, in place of ``subprocess.Popen``, which would import torch again."""
+    assert command[0] == sys.executable
+    assert stderr == subprocess.STDOUT
+    return Forked(command[1:], {**_environment(), **env}, folder=Path.cwd(), stdout=stdout)
+
+
 @functools.cache
 def _zygote() -> socket.socket:
     """Start a zygote, which ends with this process, and return the socket on which it takes requests."""

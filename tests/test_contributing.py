@@ -17,7 +17,7 @@ PAGES = ROOT / "docs" / "contributing"
 FLAGS = re.MULTILINE | re.DOTALL
 STEP = re.compile(r"^(?:Create|In) `([^`]+)`(?:, after `([^\n]+)`)?:\n\n(`{3,})\w*\n(.*?)^\3$", FLAGS)
 COMMAND = re.compile(r"^## Check\n\n```bash\n(.*?)^```$", FLAGS)
-NOT_COPIED = (".*", "build", "runs", "*.egg-info", "results", "__pycache__")
+NOT_COPIED = (".*", "build", "runs", "*.egg-info", "results", "*.pyc.*")  # the last ones are being written
 
 
 class Step(NamedTuple):

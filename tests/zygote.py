@@ -25,7 +25,7 @@ IMPORTED: tuple[str, ...] = (
     "lightning",
     "gymnasium.vector",
 )
-IMPORTED += ("jsonargparse", "safetensors.torch")
+IMPORTED += ("jsonargparse", "omegaconf", "lightning.pytorch.cli", "safetensors.torch")
 
 
 def next_script(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -77,6 +77,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in IMPORTED:
         importlib.import_module(name)
+    importlib.import_module("tests.quick_parsing").install()
     threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else [""]
     assert len(threads) == 1, "a forked process has one thread"
     gc.collect()

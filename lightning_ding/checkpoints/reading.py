@@ -5,6 +5,7 @@ The message names the file, what is wrong with it, and the newest other checkpoi
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 from collections.abc import Callable, Mapping
@@ -79,6 +80,8 @@ def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type)
     written_by = _class_of(content)
     if written_by is None or issubclass(policy_class, written_by) or issubclass(written_by, policy_class):
         return
+    if written_by.__name__ == policy_class.__name__:  # a class of the user with the name of one of the package
+        return
 
     def fits(other: Path) -> bool:
         found = _class_of(torch.load(other, map_location="cpu", weights_only=True))
@@ -90,8 +93,15 @@ def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type)
 
 def _class_of(content: Mapping[str, Any]) -> type | None:
     mark = str(content.get("hyper_parameters", {}).get("cfg", {}).get(MARK, ""))
-    known = {f"{POLICY_REGISTRY.get(name).__name__}Dict": POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
-    return known.get(mark)
+    return class_named(mark.removesuffix("Dict"))
+
+
+def class_named(name: str) -> type | None:
+    """Return the registered policy class of this name, or None; one that the package exports is imported alone."""
+    found = getattr(importlib.import_module("lightning_ding.policy"), name, None)
+    if isinstance(found, type) and POLICY_REGISTRY.name_of(found) is not None:
+        return found
+    return {POLICY_REGISTRY.get(one).__name__: POLICY_REGISTRY.get(one) for one in POLICY_REGISTRY}.get(name)
 
 
 def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:

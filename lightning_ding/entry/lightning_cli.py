@@ -133,6 +133,8 @@ class DingCLI(LightningCLI):
 
     command: ClassVar[str | None] = None
     """Chosen command, the only one whose parser is built; None builds the parsers of all."""
+    explains: ClassVar[bool] = False
+    """Whether help is shown. It names all policies, whose modules are then imported."""
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Return the parser of a (sub)command."""
@@ -150,7 +152,7 @@ class DingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the option for the policy, which is read before the other options are known."""
-        known = ", ".join(POLICY_REGISTRY)
+        known = ", ".join(POLICY_REGISTRY if self.explains else ())
         parser.add_argument(
             "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
         )
@@ -414,8 +416,8 @@ def _prepare_parsers(made: type[Policy[Any]], given: Sequence[str]) -> None:
     DingParser.made.clear()
     DingParser.config_class, DingParser.datamodule = made.config_class, datamodule_class(made)
     DingCLI.command = given[0] if given and given[0] in COMMANDS else None
-    explains = any(argument.startswith(("-h", "--help", "--print_config")) for argument in given)
-    set_parsing_settings(docstring_parse_attribute_docstrings=explains)
+    DingCLI.explains = any(argument.startswith(("-h", "--help", "--print_config")) for argument in given)
+    set_parsing_settings(docstring_parse_attribute_docstrings=DingCLI.explains)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
 
 

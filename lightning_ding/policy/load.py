@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lightning_ding.checkpoints.manifest import verify_archive
+from lightning_ding.checkpoints.reading import class_named
 from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import SPACES, config_of_file, set_spaces
@@ -80,12 +81,12 @@ def class_of(saved: Mapping[str, Any]) -> type[Policy[Any]]:
     """
     cfg = saved["hyper_parameters"].get("cfg", {})
     mark = str(cfg.get(MARK, "")) if isinstance(cfg, Mapping) else ""
-    known = {f"{POLICY_REGISTRY.get(one).__name__}Dict": one for one in POLICY_REGISTRY}
     require(bool(mark), "policy", "the name of the policy, because the checkpoint does not tell it", None)
-    if mark not in known:
-        name = mark.removesuffix("Dict")
+    name = mark.removesuffix("Dict")
+    found: type[Policy[Any]] | None = class_named(name)
+    if found is None:
         raise NotRegisteredError(f"the checkpoint is of the policy class {name!r}, which is not registered")
-    return POLICY_REGISTRY.get(known[mark])  # type: ignore[no-any-return]
+    return found
 
 
 def _from_weights(

@@ -15,8 +15,12 @@ from lightning import Trainer
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints import TornCheckpointError
+from lightning_ding.checkpoints.reading import _check_algorithm, class_named
+from lightning_ding.config import MARK
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import C51Policy, DQNPolicy, load_policy
+from lightning_ding.registry import POLICY_REGISTRY
+from tests.processes import run
 
 MARKER = "code_was_run"
 
@@ -125,3 +129,33 @@ def test_newest_whole_checkpoint_is_found_after_damage(make_trainer: Any, small:
     flip(saved / "run.ckpt")
     trainer = fit(make_trainer, small, saved.parent, "last", 110)
     assert saved.name not in str(trainer.ckpt_path)
+
+
+FEW_POLICIES = """
+import sys
+from lightning_ding.checkpoints.reading import _check_algorithm, class_named
+from lightning_ding.config import MARK
+from lightning_ding.entry.lightning_cli import make_run
+assert class_named("SACPolicy").__module__ == "lightning_ding.policy.sac"
+make_run(["--policy", "sac", "--data.env_id", "Pendulum-v1", "--trainer.accelerator", "cpu"])
+assert "lightning_ding.policy.tqc" not in sys.modules
+assert class_named("TQCPolicies") is class_named("Policy") is class_named("") is None
+assert "lightning_ding.policy.tqc" in sys.modules
+"""
+
+
+def test_the_policy_of_a_checkpoint_and_that_of_a_run_are_imported_without_the_others() -> None:
+    run("-c", FEW_POLICIES)
+
+
+def test_every_registered_policy_is_found_by_the_name_of_its_class() -> None:
+    policies = [POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY]
+    assert [one for one in policies if class_named(one.__name__) is not one] == []
+
+
+def test_a_class_of_the_user_may_have_the_name_of_another_algorithm() -> None:
+    content = {"hyper_parameters": {"cfg": {MARK: "C51PolicyDict"}}}
+    own: type = type("C51Policy", (DQNPolicy,), {})
+    assert _check_algorithm(Path("last.ckpt"), content, own) is None  # type: ignore[func-returns-value]
+    with pytest.raises(ValueError, match="must be a checkpoint of DQNPolicy, got one of C51Policy"):
+        _check_algorithm(Path("last.ckpt"), content, DQNPolicy)

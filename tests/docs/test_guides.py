@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lightning_ding.entry import sweep
 from tests.docs.pages import as_before, run_page
+from tests.processes import popen
 from tests.test_docs import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
@@ -52,5 +56,7 @@ def test_every_guide_is_in_the_nav() -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_blocks_of_a_guide_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the seeds of a sweep; test_sweep.py starts them as a user's command does
+    monkeypatch.setattr(sweep, "subprocess", SimpleNamespace(Popen=popen, STDOUT=subprocess.STDOUT))
     with as_before(tmp_path, monkeypatch):
         run_page(page)

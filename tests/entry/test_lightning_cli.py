@@ -183,6 +183,7 @@ def test_help_lists_every_field_with_its_meaning(capsys: pytest.CaptureFixture[s
     for name, meaning in asked:
         assert name in shown, f"{name} is not listed"
         assert plain(meaning) in shown[name], f"{name} does not say {meaning!r}"
+    assert f"Registeredname({','.join(POLICY_REGISTRY)})" in shown["policy"]
 
 
 def quoted(alias: Any) -> bool:

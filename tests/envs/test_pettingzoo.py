@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from pettingzoo.butterfly import knights_archers_zombies_v11
 from pettingzoo.classic import connect_four_v3, rps_v2, tictactoe_v3
 
 import lightning_ding.envs
 from lightning_ding.envs import PettingZooVectorEnv
 from tests.toys.games import RelayGame
+
+with pytest.MonkeyPatch.context() as _patch:
+    _patch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)  # the game would keep it set for all tests
+    from pettingzoo.butterfly import knights_archers_zombies_v11
 
 
 class Counted:

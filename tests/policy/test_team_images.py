@@ -160,7 +160,7 @@ def test_value_of_the_team_depends_on_the_image_of_the_state() -> None:
 @pytest.mark.parametrize("has_state", [True, False])
 @pytest.mark.parametrize("name", [*FROM_REPLAY, *FROM_ROLLOUTS])
 def test_every_image_encoder_of_a_team_learns(name: str, has_state: bool) -> None:
-    policy, _ = train(name, 256, has_state)
+    policy, _ = train(name, 128, has_state)  # one round of rollouts
     layers = [one for one in policy.model.modules() if isinstance(one, torch.nn.Conv2d)]
     assert layers
     assert not any(torch.equal(one.weight, first) for one, first in zip(layers, policy.first_weights, strict=True))
