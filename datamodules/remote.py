@@ -76,7 +76,7 @@ class RemoteReplayDataModule(DemonstrationDataModule):
             ``validate``. If None, an env is created to read them from.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
-            ranks; with a reward model, by those of all collected observations. The statistics are published with its
+            ranks; with a reward model, by those of the collected observations. The statistics are published with its
             weights.
         norm_reward: Whether the policy divides rewards by the standard deviation of the discounted return; only with
             an on-policy algorithm, whose rollouts have the rewards in their order.

@@ -88,10 +88,11 @@ class Registry(Generic[T]):
 
     def name_of(self, entry: T) -> str | None:
         """Return the name of ``entry``, or None if it is not registered."""
-        for name, known in self._entries.items():
-            if known is entry:
-                return name
-        return None
+        return next((name for name, known in self._entries.items() if known is entry), None)
+
+    def called(self, class_name: str) -> T | None:
+        """Return the newest entry whose class has this name, of those that are imported; None if there is none."""
+        return {entry.__name__: entry for entry in self._entries.values()}.get(class_name)
 
     def config_classes(self) -> list[Any]:
         """Return the ``config_class`` of each entry that has one, by the names of the entries."""

@@ -80,8 +80,6 @@ def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type)
     written_by = _class_of(content)
     if written_by is None or issubclass(policy_class, written_by) or issubclass(written_by, policy_class):
         return
-    if written_by.__name__ == policy_class.__name__:  # a class of the user with the name of one of the package
-        return
 
     def fits(other: Path) -> bool:
         found = _class_of(torch.load(other, map_location="cpu", weights_only=True))
@@ -92,16 +90,14 @@ def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type)
 
 
 def _class_of(content: Mapping[str, Any]) -> type | None:
-    mark = str(content.get("hyper_parameters", {}).get("cfg", {}).get(MARK, ""))
-    return class_named(mark.removesuffix("Dict"))
+    return class_named(str(content.get("hyper_parameters", {}).get("cfg", {}).get(MARK, "")).removesuffix("Dict"))
 
 
 def class_named(name: str) -> type | None:
-    """Return the registered policy class of this name, or None; one that the package exports is imported alone."""
-    found = getattr(importlib.import_module("lightning_ding.policy"), name, None)
-    if isinstance(found, type) and POLICY_REGISTRY.name_of(found) is not None:
-        return found
-    return {POLICY_REGISTRY.get(one).__name__: POLICY_REGISTRY.get(one) for one in POLICY_REGISTRY}.get(name)
+    """Return the newest registered policy class of this name, or None; one of the package is imported alone."""
+    getattr(importlib.import_module("lightning_ding.policy"), name, None)  # imports its module
+    found: type | None = POLICY_REGISTRY.called(name)
+    return POLICY_REGISTRY.called(name) if found is None and tuple(POLICY_REGISTRY) else found
 
 
 def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:

@@ -18,7 +18,7 @@ from lightning_ding.checkpoints import TornCheckpointError
 from lightning_ding.checkpoints.reading import _check_algorithm, class_named
 from lightning_ding.config import MARK
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import C51Policy, DQNPolicy, load_policy
+from lightning_ding.policy import C51Policy, DQNPolicy, TD3Policy, load_policy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.processes import run
 
@@ -153,9 +153,12 @@ def test_every_registered_policy_is_found_by_the_name_of_its_class() -> None:
     assert [one for one in policies if class_named(one.__name__) is not one] == []
 
 
-def test_a_class_of_the_user_may_have_the_name_of_another_algorithm() -> None:
+def test_a_registered_class_of_the_user_hides_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     content = {"hyper_parameters": {"cfg": {MARK: "C51PolicyDict"}}}
     own: type = type("C51Policy", (DQNPolicy,), {})
+    monkeypatch.setattr(POLICY_REGISTRY, "_entries", {**POLICY_REGISTRY._entries, "a_c51": own})
+    assert class_named("C51Policy") is own
+    assert class_named("DQNPolicy") is DQNPolicy
     assert _check_algorithm(Path("last.ckpt"), content, own) is None  # type: ignore[func-returns-value]
-    with pytest.raises(ValueError, match="must be a checkpoint of DQNPolicy, got one of C51Policy"):
-        _check_algorithm(Path("last.ckpt"), content, DQNPolicy)
+    with pytest.raises(ValueError, match="must be a checkpoint of TD3Policy, got one of C51Policy"):
+        _check_algorithm(Path("last.ckpt"), content, TD3Policy)
