@@ -34,7 +34,7 @@ POINTS = 100  # number of points of a curve
 AXES = ("env steps", "seconds of training")
 HOME = ("dqn_cartpole", "td3_pendulum")  # experiments of the figure on the home page
 COLUMNS = 3  # panels in a row
-NAMES = {"MinAtarEnv": "MinAtar-Breakout", "make_atari": "Pong"}
+NAMES = {"make_atari": "Pong"}
 """Names of envs that their ids do not say."""
 RETURNS = {
     "CartPole-v1": (0, 500),
@@ -51,7 +51,9 @@ RETURNS = {
     "MountainCarContinuous-v0": (-40, 100),
     "LunarLander-v3": (-400, 320),
     "LunarLanderContinuous-v3": (-400, 320),
-    **dict.fromkeys(("MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"), (0, 1)),
+    **dict.fromkeys(("MiniGrid-DoorKey-5x5-v0", "MiniGrid-KeyCorridorS3R1-v0", "MiniGrid-Unlock-v0"), (0, 1)),
+    "TwoStepGame": (0, 8),
+    "CoverGame": (-8, -1),
     "Pong": (-21, 21),
     "tictactoe_v3": (-1, 1),
     "connect_four_v3": (-1, 1),
@@ -106,10 +108,12 @@ def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array, Array]:
 
 
 def short_name(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> str:
-    """Return the name of an env without the module that registers it; that of the DeepMind Control Suite's tasks."""
+    """Return the name of an env without the module that registers it; that of the task where an id has several."""
+    name = env_id.rpartition(":")[2].rpartition(".")[2]
     if env_kwargs and "task_name" in env_kwargs:
         return f"{env_kwargs['domain_name']}-{env_kwargs['task_name']}"
-    name = env_id.rpartition(":")[2].rpartition(".")[2]
+    if name == "MinAtarEnv":
+        return f"MinAtar-{(env_kwargs or {})['game'].title().replace('_', '')}"
     return NAMES.get(name, name)
 
 

@@ -169,11 +169,14 @@ NO_MEMORY = {  # the settings of recipes/recurrent_mappo_switch_riddle.py that M
     "collect": {"n_sample": 2048},
 }
 RIDDLE = "lightning_ding.envs.teams.SwitchRiddle"
+TWO_STEP = "lightning_ding.envs.teams.games.TwoStepGame"
+COVER = "lightning_ding.envs.teams.line.CoverGame"
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 FORAGING = "lbforaging:Foraging-8x8-2p-2f-coop-v3"
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 TAG = "pettingzoo:mpe2.simple_tag_v3"
 UNLOCK = "minigrid:MiniGrid-Unlock-v0"
+KEY_CORRIDOR = "minigrid:MiniGrid-KeyCorridorS3R1-v0"
 GROUPS = {"model": {"parameter_sharing": [0, 1]}}  # a network of the speaker, and one of the listener
 RAW_ADVANTAGES = {"learn": {"adv_norm": False, "value_norm": False, "value_weight": 0.25}}  # with normalised rewards
 SPARSE = {"learn": {"adv_norm": False, "value_norm": False}}  # standardised, a rollout without rewards is all noise
@@ -196,7 +199,16 @@ PREDATORS = {  # a network of the three predators, and one of the prey, each wit
     "learn": {"epoch_per_collect": 10, "batch_size": 256, "learning_rate": 7e-4, "entropy_weight": 0.01},
     "collect": {"n_sample": 1600},
 }
+TEAM_GAMES = {  # a sum of values cannot tell that 8 is to be had
+    **{f"{name}_two_step": Proof(name, TWO_STEP, 10_000, 7) for name in ("iql_ma", "madqn", "vdn")},
+    **{
+        f"{name}_two_step": Proof(name, TWO_STEP, 10_000, 8)
+        for name in ("coma", "happo", "ippo", "mappo", "mat", "qmix", "qtran", "recurrent_mappo", "wqmix")
+    },
+    **{f"{name}_cover": Proof(name, COVER, 3_500, -1.1) for name in ("maddpg", "masac")},
+}
 PROOFS = {
+    **TEAM_GAMES,
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
     "qrdqn_cartpole": Proof("qrdqn", "CartPole-v1", 50_000, 475),
@@ -330,6 +342,9 @@ PROOFS = {
     ),
     "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
+    "ppo_minigrid_key_corridor": Proof(
+        "ppo_minigrid", KEY_CORRIDOR, 500_000, 0.95, SPARSE, algorithm="ppo", data={"norm_reward": True}
+    ),
     "ppo_minigrid_unlock": Proof(
         "ppo_minigrid", UNLOCK, 100_000, 0.95, SPARSE, algorithm="ppo", data={"norm_reward": True}
     ),

@@ -228,12 +228,15 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "MountainCarContinuous-v0": (-99.9, 100),  # 999 steps, each at least -0.1, and the hilltop
         "LunarLander-v3": (-math.inf, 325),
         "LunarLanderContinuous-v3": (-math.inf, 325),
-        **dict.fromkeys(("MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"), (0, 1)),
+        **dict.fromkeys(("MiniGrid-DoorKey-5x5-v0", "MiniGrid-KeyCorridorS3R1-v0", "MiniGrid-Unlock-v0"), (0, 1)),
+        "TwoStepGame": (0, 8),
+        "CoverGame": (-8, -1),  # four steps, each at least -2
         "Pong": (-21, 21),
         "tictactoe_v3": (-1, 1),
         "connect_four_v3": (-1, 1),
     }
-    no_limits = {"BipedalWalker-v3", "MinAtar-Breakout", "InvertedDoublePendulum-v5", "Reacher-v5", "Swimmer-v5"}
+    no_limits = {f"MinAtar-{game}" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")}
+    no_limits |= {"BipedalWalker-v3", "InvertedDoublePendulum-v5", "Reacher-v5", "Swimmer-v5"}
     no_limits |= {"Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Ant-v5", "InvertedPendulum-v5"}
     no_limits |= {"simple_spread_v3", "simple_speaker_listener_v4", "simple_tag_v3", "Foraging-8x8-2p-2f-coop-v3"}
     envs = {curves.short_name(proof.env_id, proofs.env_kwargs(proof)) for proof in PROOFS.values()}
@@ -363,7 +366,7 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
     mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "tqc_fetch_reach"]
     runners = [f"crossq_{name}" for name in ("halfcheetah", "hopper", "walker2d")]
     suite = [f"sac_simba{task}" for task in ("", "_cheetah", "_swingup", "_reacher")]
-    wrapped = ["ppo_minigrid", "ppo_minigrid_unlock", "dqn_minatar", "dqn_pong"]
+    wrapped = ["ppo_minigrid", "ppo_minigrid_key_corridor", "ppo_minigrid_unlock", "dqn_minatar", "dqn_pong"]
     assert (
         missing == mazes + runners + suite + wrapped
     )  # envs that no peer has settings for; the peers' wrappers are not here
