@@ -118,6 +118,26 @@ W10 = SimbaWorkload()
 
 
 @dataclass(frozen=True)
+class DreamerWorkload:
+    """DreamerV3 from vectors, with networks of about a million weights."""
+
+    env_id: str = "CartPole-v1"
+    env_steps: int = 160  # after the first ones, which have no updates
+    env_steps_per_update: int = 4
+    batch_size: int = 16
+    sequence: int = 64
+    horizon: int = 15
+    recurrent: int = 256
+    units: int = 128  # of all other layers, but for this project's dynamics
+    hidden: int = 84  # of this project's dynamics, which have more layers, so that the numbers of weights are near
+    groups: int = 16
+    classes: int = 16
+
+
+W11 = DreamerWorkload()
+
+
+@dataclass(frozen=True)
 class PixelWorkload:
     """DQN on stacks of four frames of 84 x 84 bytes, where the network costs most; the env costs nothing."""
 

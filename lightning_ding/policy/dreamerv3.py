@@ -90,7 +90,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
     config_class: ClassVar[type[PolicyConfig]] = DreamerV3Config
     learns_from_sequences: ClassVar[bool] = True
-    compiles_losses: ClassVar[bool] = False  # but the steps of their loops, which would be one graph of 80 steps
+    compiles_losses: ClassVar[bool] = False  # but parts: as a whole, the steps of the loops would be one graph of 80
     parts_of_model: ClassVar[tuple[str, ...]] = (
         *("inputs", "encoder", "rssm", "decoder", "reward", "alive", "actor", "critic", "bins"),
     )
@@ -281,17 +281,14 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         model, config = self.model, self.config
         real, alive = batch["mask"][rows], batch["alive"][rows]
         states, actions, reward, lives = self._imagine(batch, latent.detach().flatten(0, 1), alive.flatten())
-        value_logit = model.critic(states)
-        value = rl.two_hot_mean(value_logit.detach(), model.bins)
+        value_logit, value = self._part(self._values)(states)
         factors = config.discount_factor, config.learn.lambda_
         returns = rl.bootstrapped_returns(reward, value, lives, None, *factors)
         ones = torch.ones_like(lives[:1])
         weight = torch.cat([ones, (config.discount_factor * lives[1:-1]).cumprod(0)]) * lives[0] * real.flatten()
         advantage = (returns - value[:-1]) / self.return_statistics.scale
-        policy = model.policy(states[:-1])
-        entropy = policy.entropy()
-        actor = -(policy.log_prob(actions) * advantage + config.learn.entropy_weight * entropy)
-        learned = self._value_loss(value_logit[:-1], states[:-1], returns)
+        actor, entropy = self._part(self._actor_loss)(states[:-1], actions, advantage)
+        learned = self._part(self._value_loss)(value_logit[:-1], states[:-1], returns)
         bootstrap, last = returns[0].view_as(real), batch["ends"][rows]
         replayed = rl.bootstrapped_returns(batch["reward"][rows], bootstrap, alive, last, *factors)
         is_inner = real[:-1] & ~last[:-1]
@@ -303,7 +300,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         }
         report = {
             "q_value": value.mean(),
-            "entropy": entropy.detach().mean(),
+            "entropy": entropy.mean(),
             "return_scale": self.return_statistics.scale,
         }
         return losses, torch.where(real.flatten(), returns, torch.nan), report
@@ -332,9 +329,25 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
         deter, stoch = start.split([model.rssm.deter, model.rssm.stoch], -1)
         states, _ = model.rssm.imagine(deter, stoch, choose, prior_noise, self._part(model.rssm.imagine_step))
-        reward = rl.two_hot_mean(model.reward(states), model.bins)
-        lives = torch.cat([alive[None], torch.sigmoid(model.continues(states[1:]))])
+        reward, lives = self._part(self._outcomes)(states, alive)
         return states, torch.stack(taken), reward, lives
+
+    def _outcomes(self, states: Tensor, alive: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rewards and the continuations that the world model predicts, shapes (H + 1, N)."""
+        reward = rl.two_hot_mean(self.model.reward(states), self.model.bins)
+        return reward, torch.cat([alive[None], torch.sigmoid(self.model.continues(states[1:]))])
+
+    def _values(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the critic predicts: logits, shape (..., N), and values without gradient, shape (...)."""
+        logit = self.model.critic(state)
+        return logit, rl.two_hot_mean(logit.detach(), self.model.bins)
+
+    def _actor_loss(self, state: Tensor, action: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the actor's losses and its entropy, without gradient, shapes (...) (eq. 11)."""
+        policy = self.model.policy(state)
+        entropy = policy.entropy()
+        loss = -(policy.log_prob(action) * advantage + self.config.learn.entropy_weight * entropy)
+        return loss, entropy.detach()
 
     def _value_loss(self, logit: Tensor, state: Tensor, target: Tensor) -> Tensor:
         """Return the critic's loss on returns and on the values of the slow critic (section "Critic learning")."""
@@ -343,7 +356,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
         return rl.two_hot_loss(logit, self.model.bins, target, slow)
 
     def _part(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of one step, compiled if updates are."""
+        """Return a function that takes much of an update's time, compiled if updates are."""
         return function if self.updater.compiler is None else self.updater.compiler.part(function)
 
     def _mean(self, x: Tensor, weight: Tensor) -> Tensor:

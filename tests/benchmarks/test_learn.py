@@ -366,8 +366,8 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
     mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "tqc_fetch_reach"]
     runners = [f"crossq_{name}" for name in ("halfcheetah", "hopper", "walker2d")]
     suite = [f"sac_simba{task}" for task in ("", "_cheetah", "_swingup", "_reacher")]
-    wrapped = ["ppo_minigrid", "ppo_minigrid_key_corridor", "ppo_minigrid_unlock", "dqn_minatar", "dqn_pong"]
-    assert (
-        missing == mazes + runners + suite + wrapped
-    )  # envs that no peer has settings for; the peers' wrappers are not here
+    wrapped = [f"ppo_minigrid{task}" for task in ("", "_key_corridor", "_unlock")]
+    wrapped += [f"ppo_minatar{game}" for game in ("", "_asterix", "_freeway", "_seaquest", "_space_invaders")]
+    wrapped += ["dqn_minatar", "dqn_pong"]  # the peers' wrappers are not here
+    assert missing == mazes + runners + suite + wrapped  # envs that no peer has settings for
     assert zoo.has("c51", "CartPole-v1") is False

@@ -91,6 +91,7 @@ PACKAGES = {
     "iql_ma_switch_riddle": "gymnasium",
     "mappo_simple_spread": "mpe2",
     "ppo_lunarlander": "Box2D",
+    "ppo_minatar": "minatar",
     "ppo_minigrid": "minigrid",
     "recurrent_mappo_switch_riddle": "gymnasium",
     "recurrent_ppo_t_maze": "gymnasium",

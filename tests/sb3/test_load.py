@@ -30,9 +30,9 @@ def act(policy: Any, obs: Any) -> Any:
     return np.stack([actor(row) for row in obs.reshape(STEPS, -1, *obs.shape[1:])])
 
 
-def assert_same(name: str, actions: Any, there: Any, tolerance: float = 1e-5) -> None:
+def assert_same(name: str, actions: Any, there: Any) -> None:
     if SPACES[name][1] == WIDE:
-        np.testing.assert_allclose(actions, there, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(actions, there, rtol=0, atol=1e-4)  # processors sum in different orders
     else:
         assert (actions == there).all()
 
@@ -69,7 +69,7 @@ def test_exported_graph_of_a_model_takes_the_actions_of_the_original(name: str, 
     if name == "recurrent":
         feed = {"obs": obs[: there.shape[1]], "state": np.zeros((there.shape[1], 20), np.float32)}
         there = there[0]
-    assert_same(name, graph.run(["action"], feed)[0], there, 1e-4)
+    assert_same(name, graph.run(["action"], feed)[0], there)
 
 
 def test_statistics_of_vecnormalize_normalise_as_there(tmp_path: Path) -> None:
