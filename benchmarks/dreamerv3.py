@@ -88,7 +88,7 @@ def run_ours(w: DreamerWorkload, compile: bool = False) -> Result:
 
     seed_everything(0)
     policy = DreamerV3Policy(our_config(w, compile))
-    datamodule = ReplayDataModule(w.env_id, num_envs=1, max_env_step=w.sequence + w.env_steps, seed=0)
+    datamodule = ReplayDataModule(w.env_id, num_envs=1, max_train_iter=w.env_steps // w.env_steps_per_update, seed=0)
     contest.fit(policy, datamodule, callbacks=[Count()])
     return meter.result(w, [one for one in policy.parameters() if one.requires_grad])
 
