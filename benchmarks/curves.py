@@ -112,8 +112,8 @@ def short_name(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> str:
     name = env_id.rpartition(":")[2].rpartition(".")[2]
     if env_kwargs and "task_name" in env_kwargs:
         return f"{env_kwargs['domain_name']}-{env_kwargs['task_name']}"
-    if name == "MinAtarEnv":
-        return f"MinAtar-{(env_kwargs or {})['game'].title().replace('_', '')}"
+    if env_kwargs and name == "MinAtarEnv":
+        return f"MinAtar-{env_kwargs['game'].title().replace('_', '')}"
     return NAMES.get(name, name)
 
 

@@ -200,7 +200,7 @@ PREDATORS = {  # a network of the three predators, and one of the prey, each wit
     "learn": {"epoch_per_collect": 10, "batch_size": 256, "learning_rate": 7e-4, "entropy_weight": 0.01},
     "collect": {"n_sample": 1600},
 }
-TEAM_GAMES = {  # a sum of values cannot tell that 8 is to be had
+TEAM_GAMES = {  # of uniformly random actions, a sum of values cannot tell that 8 is to be had
     **{f"{name}_two_step": Proof(name, TWO_STEP, 10_000, 7) for name in ("iql_ma", "madqn", "vdn")},
     **{
         f"{name}_two_step": Proof(name, TWO_STEP, 10_000, 8)

@@ -1,4 +1,4 @@
-"""MADQN on the two-step game: two agents learn to get 7, since a sum of values cannot tell that 8 is to be had.
+"""MADQN on the two-step game: two agents learn to get 7, where the best return is 8.
 
     python recipes/madqn.py            # seed 0
     python recipes/madqn.py --seed 1

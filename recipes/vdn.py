@@ -1,4 +1,4 @@
-"""VDN on the two-step game: two agents learn to get 7, since a sum of values cannot tell that 8 is to be had.
+"""VDN on the two-step game: two agents learn to get 7, or 8 once they mostly act alike.
 
     python recipes/vdn.py            # seed 0
     python recipes/vdn.py --seed 1
