@@ -1,4 +1,4 @@
-"""VDN on the two-step game: two agents learn to get 7, or 8 once they mostly act alike.
+"""VDN on the two-step game: two agents learn to get 7, and with less exploration 8.
 
     python recipes/vdn.py            # seed 0
     python recipes/vdn.py --seed 1

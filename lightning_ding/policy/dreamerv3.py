@@ -90,7 +90,7 @@ class DreamerV3Policy(ReplayPolicy[DreamerV3Config]):
 
     config_class: ClassVar[type[PolicyConfig]] = DreamerV3Config
     learns_from_sequences: ClassVar[bool] = True
-    compiles_losses: ClassVar[bool] = False  # but parts: as a whole, the steps of the loops would be one graph of 80
+    compiles_losses: ClassVar[bool] = False  # but parts of them; a whole one is a graph of 80 steps
     parts_of_model: ClassVar[tuple[str, ...]] = (
         *("inputs", "encoder", "rssm", "decoder", "reward", "alive", "actor", "critic", "bins"),
     )
