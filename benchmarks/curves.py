@@ -100,7 +100,7 @@ def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array, Array]:
         runs: Each with a ``curve`` of (env step, seconds, return).
         axis: 0 for env steps, 1 for seconds.
     """
-    curves = [np.array(run["curve"], dtype=float) for run in runs]
+    curves: list[Array] = [np.array(run["curve"], dtype=float) for run in runs]
     start, end = max(curve[0, axis] for curve in curves), min(curve[-1, axis] for curve in curves)
     places = np.linspace(start, max(start, end), POINTS)
     values = np.stack([np.interp(places, curve[:, axis], curve[:, 2]) for curve in curves])

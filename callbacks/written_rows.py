@@ -236,7 +236,7 @@ class OfflineRows:
 
 def records_of(file: Path) -> Iterator[Any]:
     """Yield the whole records of an offline run of W&B, whose file has the format of LevelDB's log."""
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+    from wandb.proto.wandb_internal_pb2 import Record
 
     content, position, pieces = file.read_bytes(), HEADER, b""
     while position + HEADER <= len(content):

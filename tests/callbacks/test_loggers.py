@@ -56,7 +56,7 @@ BLOCK, HEADER = 32 * 1024, 7  # bytes of a block in a file of W&B, and of the he
 
 def records_of(file: Path) -> Iterator[Any]:
     """Return the records of an offline run of W&B, whose file has the format of LevelDB's log."""
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+    from wandb.proto.wandb_internal_pb2 import Record
 
     content, position, pieces = file.read_bytes(), HEADER, b""
     while position < len(content):

@@ -60,7 +60,7 @@ def running_cluster(head: int, *nodes: int) -> Iterator[Cluster]:
         yield cluster
     finally:
         ray.shutdown()
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+        cluster.shutdown()
     wait_until(lambda: not marked_processes(), 180.0, marked_processes)  # Ray's agents look a minute for a dead head
 
 

@@ -162,7 +162,7 @@ def head_of(cluster: Any) -> Any:
 
 def created(node: Any) -> int:
     """Return the bytes of all objects that were ever made in the object store of a node."""
-    stats: Any = node_stats(node.node_ip_address, node.node_manager_port, include_memory_info=False)  # type: ignore[no-untyped-call]
+    stats: Any = node_stats(node.node_ip_address, node.node_manager_port, include_memory_info=False)
     return int(stats.store_stats.cumulative_created_bytes)
 
 

@@ -62,7 +62,7 @@ def test_writing_into_a_block_does_not_change_it_for_others(store: RayStore, siz
 
 def through_ray(handle: Any) -> Any:
     """Return a handle as another process gets it with a message."""
-    return cloudpickle.loads(cloudpickle.dumps(handle))  # type: ignore[no-untyped-call]
+    return cloudpickle.loads(cloudpickle.dumps(handle))
 
 
 def test_only_blocks_over_the_size_are_objects_of_ray(ray: Any, store: RayStore) -> None:
