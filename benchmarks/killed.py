@@ -161,34 +161,39 @@ def starts_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def lost_by(starts: Sequence[dict[str, Any]], slack: int) -> list[str]:
-    """Return what was missing after a resume, of what a run has at the env step from which it resumed.
+    """Return what was missing after a resume, of what the run had when the checkpoint was saved.
 
     Args:
-        starts: Env step, transitions in the buffer, updates and epsilon with which each start began.
+        starts: Rows of ``with_expectations``.
         slack: Env steps and updates that may be missing.
     """
     lost = set()
     for row in starts:
-        step, full = row["env_step"], row["updates_expected"]
-        if row["buffer"] < step - slack:
+        if row["buffer"] < row["env_step"] - slack:
             lost.add("buffer")
-        if row["updates"] < full - slack:
+        if row["updates"] < row["updates_expected"] - slack:
             lost.add("optimizer")
-        if abs(row["epsilon"] - row["epsilon_expected"]) > 0.02:
-            lost.add("exploration")
     return sorted(lost)
 
 
-def with_expectations(starts: Sequence[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
-    """Return rows of starts with the updates and the epsilon that an unbroken run has at their env steps."""
-    return [
-        row
-        | {
-            "updates_expected": max(0, row["env_step"] - WARM_UP) // TRAIN_EVERY,
-            "epsilon_expected": round(max(0.05, 1.0 - 0.95 * row["env_step"] / (budget / 2)), 4),
-        }
-        for row in starts
-    ]
+def with_expectations(starts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of starts with the updates that the optimizer must have made, since the start before it.
+
+    Updates that a start before did not make, because its buffer was empty, are not missing from the optimizer.
+
+    Args:
+        starts: Env step, transitions in the buffer and updates of the optimizer with which each start began.
+    """
+    rows, before = [], {"env_step": 0, "updates": 0}
+    for row in starts:
+        since = _updates_until(row["env_step"]) - _updates_until(before["env_step"])
+        rows.append(row | {"updates_expected": before["updates"] + since})
+        before = row
+    return rows
+
+
+def _updates_until(step: int) -> int:
+    return max(0, step - WARM_UP) // TRAIN_EVERY
 
 
 def compare(train: Train, folder: Path, budget: int, every: int, kills: int, seed: int) -> dict[str, Any]:
@@ -207,7 +212,7 @@ def compare(train: Train, folder: Path, budget: int, every: int, kills: int, see
     unbroken(train, folders["again"])
     seconds_killed, killed = broken(train, folders["killed"], random_moments(kills, budget, seed))
     results = {name: json.loads((place / "result.json").read_text()) for name, place in folders.items()}
-    starts = with_expectations(starts_of(folders["killed"]), budget)
+    starts = with_expectations(starts_of(folders["killed"]))
     return {
         "version": results["whole"].get("version"),
         "torch": results["whole"].get("torch"),

@@ -41,14 +41,12 @@ class Job(NamedTuple):
         """Return the rate of random actions at an env step: from 1 to 0.05 over half of the budget."""
         return max(0.05, 1.0 - 0.95 * step / (self.budget / 2))
 
-    def note(
-        self, env_step: int, buffer: int, adam: torch.optim.Optimizer, epsilon: float, unreadable: int = 0
-    ) -> None:
+    def note(self, env_step: int, buffer: int, adam: torch.optim.Optimizer, unreadable: int = 0) -> None:
         """Write what a start begins with; ``unreadable`` counts newer checkpoints that could not be loaded."""
         updates = max((int(state["step"]) for state in adam.state.values() if "step" in state), default=0)
-        row = {"env_step": env_step, "buffer": buffer, "updates": updates, "epsilon": round(epsilon, 4)}
+        row = {"env_step": env_step, "buffer": buffer, "updates": updates, "unreadable": unreadable}
         with (self.folder / "starts.jsonl").open("a") as file:
-            file.write(json.dumps(row | {"unreadable": unreadable}) + "\n")
+            file.write(json.dumps(row) + "\n")
 
 
 class Counted(gym.Wrapper):

@@ -7,7 +7,7 @@ first start in a folder begins a run, and each later one resumes it. A side save
 documentation describes for resuming. Files in the folder that do not depend on the side:
 
 * ``steps`` and ``updates``: one byte for each env step and for each step of an optimizer, over all starts
-* ``starts.jsonl``: what each start began with: env steps, transitions in the buffer, updates of Adam, epsilon
+* ``starts.jsonl``: what each start began with: env steps, transitions in the buffer, updates of Adam
 * ``weights.npy`` and ``result.json``: the final weights of the Q-network, and its return in 20 greedy episodes
 """
 
@@ -64,7 +64,7 @@ def lightning_ding(job: Job) -> Trained:
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self.updates = pl_module.progress.train_iter
             step = pl_module.progress.env_step
-            job.note(step, trainer.datamodule.buffer.count(), trainer.optimizers[0], job.epsilon(step))
+            job.note(step, trainer.datamodule.buffer.count(), trainer.optimizers[0])
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
             for _update in range(self.updates, pl_module.progress.train_iter):
@@ -131,8 +131,7 @@ def stable_baselines3(job: Job) -> Trained:
             seed=job.seed,
             device="cpu",
         )
-    rate = model.exploration_schedule(1 - model.num_timesteps / job.budget)
-    job.note(model.num_timesteps, model.replay_buffer.size(), model.policy.optimizer, rate, unreadable)
+    job.note(model.num_timesteps, model.replay_buffer.size(), model.policy.optimizer, unreadable)
     saving = CheckpointCallback(job.every, str(job.folder), "model", save_replay_buffer=True)
     model.learn(job.budget - model.num_timesteps, callback=saving, reset_num_timesteps=False)
     return Trained(model.q_net.parameters(), model.q_net)
@@ -175,7 +174,7 @@ def tianshou(job: Job) -> Trained:
     logger = TensorboardLogger(SummaryWriter(str(job.folder / "log")), save_interval=1)
     step = logger.restore_data()[1] if resumed else 0
     reached = WARM_UP + step if resumed else 0
-    job.note(reached, len(buffer), algorithm.optim._optim, job.epsilon(reached), unreadable)
+    job.note(reached, len(buffer), algorithm.optim._optim, unreadable)
     if not resumed:
         collector.reset()
         with torch.no_grad():
@@ -265,7 +264,7 @@ def skrl(job: Job) -> Trained:
     if reached:  # the memory is empty: the agent acts at once, and learns as soon as there is a minibatch
         config.random_timesteps, config.learning_starts = 0, BATCH
     agent.experiment_dir = str(job.folder / f"run_{reached}")
-    job.note(reached, len(memory), agent.optimizer, job.epsilon(reached), unreadable)
+    job.note(reached, len(memory), agent.optimizer, unreadable)
     SequentialTrainer(
         env=env, agents=agent, cfg={"timesteps": job.budget - reached, "headless": True, "disable_progressbar": True}
     ).train()
@@ -317,7 +316,7 @@ def rllib(job: Job) -> Trained:
 
     learner = algorithm.learner_group._learner
     module, ((_, optimizer),) = learner.module["default_policy"], learner.get_optimizers_for_module("default_policy")
-    job.note(reached(), len(algorithm.local_replay_buffer), optimizer, job.epsilon(reached()), unreadable)
+    job.note(reached(), len(algorithm.local_replay_buffer), optimizer, unreadable)
     while reached() < job.budget:
         algorithm.train()
         algorithm.save_to_path(str(job.folder / f"checkpoint_{reached()}"))
@@ -336,7 +335,7 @@ def sheeprl_env(id: str, **_: Any) -> gym.Env:
         filled = max((len(one) if one.full else one._pos for one in buffers), default=0)
         adam = max(optimizers, key=lambda one: len(one.state))
         step = int(os.environ["KILLED_STEP"])
-        job.note(step, filled, adam, job.epsilon(step), int(os.environ["KILLED_UNREADABLE"]))
+        job.note(step, filled, adam, int(os.environ["KILLED_UNREADABLE"]))
 
     return Noted(counted(id=id), note)
 
