@@ -145,8 +145,9 @@ def run_one(name: str, side: str, seed: int, budget: int) -> Run:
 
 
 def has_peer(proof: Proof, side: str) -> bool:
-    """Return whether a peer has the algorithm, and settings for the env."""
-    return bool(PEERS[side].has(proof.peer_algorithm, proof.env_id)) and not proof.has_defaults
+    """Return whether a peer has the algorithm, and settings for the env; no peer is given arguments of the env."""
+    is_other = proof.has_defaults or bool(proof.env_kwargs)
+    return bool(PEERS[side].has(proof.peer_algorithm, proof.env_id)) and not is_other
 
 
 def in_processes(name: str, tasks: Sequence[tuple[int, str]], budget: int, jobs: int, folder: Path) -> list[str]:

@@ -221,14 +221,14 @@ PROOFS = {
     "qrdqn_cartpole": Proof("qrdqn", "CartPole-v1", 50_000, 475),
     "c51_cartpole": Proof("c51", "CartPole-v1", 100_000, 450),
     "rainbow_cartpole": Proof("rainbow", "CartPole-v1", 100_000, 450),
-    "mdqn_cartpole": Proof("mdqn", "CartPole-v1", 100_000, 450),
+    "mdqn_cartpole": Proof("mdqn", "CartPole-v1", 100_000, 475),
     "sql_cartpole": Proof("sql", "CartPole-v1", 50_000, 450),
     "sqn_cartpole": Proof("sqn", "CartPole-v1", 50_000, 450),
     "bdq_pendulum": Proof("bdq", "Pendulum-v1", 20_000, -250),
     "sqil_cartpole": Proof("sqil", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
     "dqfd_cartpole": Proof("dqfd", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
-    "iqn_cartpole": Proof("iqn", "CartPole-v1", 100_000, 450),
-    "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 450),
+    "iqn_cartpole": Proof("iqn", "CartPole-v1", 100_000, 475),
+    "fqf_cartpole": Proof("fqf", "CartPole-v1", 100_000, 475),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
     "trpo_cartpole": Proof("trpo", "CartPole-v1", 100_000, 475),
     "ppg_cartpole": Proof("ppg", "CartPole-v1", 100_000, 475),
@@ -281,7 +281,7 @@ PROOFS = {
     "tdmpc2_pendulum": Proof("tdmpc2", "Pendulum-v1", 8_000, -200, seeds=(0, 1, 2), evaluations=5),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
-    "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),
+    "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 242, algorithm="ppo"),
     "rnd_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150),
     "icm_mountaincar": Proof("icm", "MountainCar-v0", 150_000, -150),
     "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",), is_ceiling=True),
@@ -339,7 +339,7 @@ PROOFS = {
     "xqc_hopper": Proof("xqc_hopper", "Hopper-v5", 50_000, 2000, algorithm="xqc"),
     "sac_simba": Proof("sac_simba", DM_CONTROL, 25_000, 800, n_episode=10, algorithm="sac"),
     "sac_simba_cheetah": Proof(
-        "sac_simba", DM_CONTROL, 50_000, 500, n_episode=10, algorithm="sac", env_kwargs=CHEETAH_RUN
+        "sac_simba", DM_CONTROL, 50_000, 516, n_episode=10, algorithm="sac", env_kwargs=CHEETAH_RUN
     ),
     "sac_simba_swingup": Proof(
         "sac_simba", DM_CONTROL, 25_000, 808, half_per_action(1), n_episode=10, algorithm="sac", env_kwargs=SWINGUP
@@ -348,7 +348,7 @@ PROOFS = {
         "sac_simba", DM_CONTROL, 50_000, 754, half_per_action(2), n_episode=10, algorithm="sac", env_kwargs=REACHER
     ),
     "tdmpc2_walker": Proof("tdmpc2_walker", DM_CONTROL, 100_000, 900, n_episode=10, algorithm="tdmpc2"),
-    "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
+    "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.96, algorithm="ppo"),
     "ppo_minigrid_key_corridor": Proof(
         "ppo_minigrid", KEY_CORRIDOR, 500_000, 0.95, SPARSE, algorithm="ppo", data={"norm_reward": True}
     ),

@@ -3,9 +3,10 @@
 Paper: Kostrikov et al. 2021 (https://arxiv.org/abs/2110.06169), whose equations are meant below; constants are those of
 the authors' code.
 
-Where this differs: the standard deviation depends on the observation; the value network has the sizes of the critics;
-importance-sampling weights weigh the critics' loss only. The authors let the actor's step size fall to 0 with the shape
-of a cosine; here ``learn.lr_scheduler`` changes all step sizes, and is constant by default.
+Where this differs: the standard deviation depends on the observation; the value network has the sizes of the critics,
+but always plain layers (``model.critic_layers`` is of the critics only); importance-sampling weights weigh the critics'
+loss only. The authors let the actor's step size fall to 0 with the shape of a cosine; here ``learn.lr_scheduler``
+changes all step sizes, and is constant by default.
 
 Shapes: B batch, A dimensions of an action, E critics.
 """

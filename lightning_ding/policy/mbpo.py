@@ -9,10 +9,12 @@ An episode's end in the model is that of ``dynamics.terminated_fn``, a known fun
 Without one it is learned: the members predict the probability that a step terminates, and a rollout ends where it
 exceeds 0.5. A time limit is no termination in either case.
 
-Where this differs: as in SAC, see ``sac``. Every rollout step divides the rollouts at random into equal parts, one for
-each elite, instead of drawing the elite of each, so that elites compute only what is used. All minibatches of the
-ensemble are full; the last one of an epoch takes rows twice. ``dynamics.weight_decay`` is the same for all layers. With
-``norm_obs`` the policy sees normalised observations, and the ensemble predicts those of the env.
+Where this differs: as in SAC, see ``sac``; the temperature starts at 0.2, and the target entropy is minus the number of
+actions, where the authors' code starts at 1 and sets the entropy for each env (Hopper -1, HalfCheetah -3). Every
+rollout step divides the rollouts at random into equal parts, one for each elite, instead of drawing the elite of each,
+so that elites compute only what is used. All minibatches of the ensemble are full; the last one of an epoch takes rows
+twice. ``dynamics.weight_decay`` is the same for all layers. With ``norm_obs`` the policy sees normalised observations,
+and the ensemble predicts those of the env.
 
 Shapes: N transitions or rollouts, E members, B batch, U minibatches of a round, O numbers of an observation, A
 dimensions of an action.

@@ -235,6 +235,18 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         rates = zip(parts, self._learning_rates, strict=True)
         self.updater.optimizers = [make_optimizer(kind, part.parameters(), rate) for part, rate in rates]
         self.updater.constrained = dict(enumerate(map(constrained_layers, parts)))
+        layers = constrained_layers(self.target_model) if self.has_target else []
+        self._spectral = [layer for layer in layers if layer.weights == "spectral"]
+
+    def _update_target(self, part: str | None = None) -> None:
+        """Update the target network, and the vectors by which its averaged weights are divided by their own norms."""
+        is_average = self._target_update.theta is not None
+        vectors = [(layer.left.clone(), layer.right.clone()) for layer in self._spectral if is_average]
+        super()._update_target(part)
+        for layer, (left, right) in zip(self._spectral, vectors, strict=False):
+            layer.left.copy_(left)
+            layer.right.copy_(right)
+            layer.after_step()
 
     def _learn_critics(self, batch: ActorCriticBatch) -> dict[str, Any]:
         """Update the critics once on a prepared minibatch, with the target networks in eval mode."""

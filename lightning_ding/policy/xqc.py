@@ -5,8 +5,11 @@ target network, weights of norm 1 (``model.critic_layers.weights``) and the cros
 (Bellemare et al. 2017, algorithm 1). The support is fixed, so rewards have to be scaled: ``norm_reward`` of the
 datamodule divides them by the standard deviation of the discounted return.
 
-With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2`` and ``learn.actor_update_freq`` to
-1, it is SimBa v2 (Lee et al. 2025).
+With ``model.critic_layers.type`` and ``model.actor_layers.type`` set to ``simba_v2``, ``learn.actor_update_freq`` to 1
+and ``norm_obs`` it has the networks and the losses of SimBa v2 (Lee et al. 2025), but not all settings of its authors:
+they have an actor of one block of 128 and critics of two of 512, a step size that falls from 1e-4 to 5e-5, a single
+critic where episodes do not terminate, rewards that are limited by the largest return as well, and a logarithm of the
+standard deviation that is squashed to [-10, 2].
 
 The critics and the target network predict for the actions taken and for the next actions in one batch, whose
 statistics cover both. So the target network needs no running statistics: those of the trained critics, whose weights
@@ -78,6 +81,8 @@ class XQCModelConfig(ContinuousNetworkConfig):
         require(self.ensemble_num >= 1, "model.ensemble_num", ">= 1", self.ensemble_num)
         require(self.v_min < self.v_max, "model.v_min", f"below v_max ({self.v_max})", self.v_min)
         require(self.n_atom >= 2, "model.n_atom", ">= 2", self.n_atom)
+        norm, allowed = self.critic_layers.norm, "batch, layer or None; the target network has no statistics of its own"
+        require(norm != "batch_renorm", "model.critic_layers.norm", allowed, norm)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightning_ding.rl.distributional import mean_return
 from lightning_ding.rl.value_scales import symexp
 
 LARGEST_BIN = 20.0  # symlog of the last bin
@@ -95,7 +96,7 @@ def two_hot_mean(logit: Tensor, bins: Tensor) -> Tensor:
     """
     probability, middle = wide(logit).softmax(-1), len(bins) // 2
     difference = probability[..., middle + 1 :] - probability[..., :middle].flip(-1)
-    return difference @ bins[middle + 1 :] + probability[..., middle] * bins[middle]
+    return mean_return(difference, bins[middle + 1 :]) + probability[..., middle] * bins[middle]
 
 
 def with_uniform(logit: Tensor, share: float) -> Tensor:

@@ -19,6 +19,29 @@ from benchmarks.proofs import PROOFS, RECIPES, Plan
 from lightning_ding.worker import InteractionSerialEvaluator
 
 ROOT = Path(__file__).parents[2]
+MUJOCO = (
+    "Ant",
+    "HalfCheetah",
+    "Hopper",
+    "InvertedDoublePendulum",
+    "InvertedPendulum",
+    "Reacher",
+    "Swimmer",
+    "Walker2d",
+)
+OF_ENVS = {
+    **{f"{name}-v5": "mujoco" for name in MUJOCO},
+    **dict.fromkeys(("LunarLander", "BipedalWalker"), "box2d"),
+    **{name: name for name in ("mpe2", "minigrid", "pettingzoo", "lbforaging")},
+    **{
+        "gymnasium_robotics": "robotics",
+        "make_dm_control": "dm-control",
+        "MinAtarEnv": "minatar",
+        "make_atari": "atari",
+    },
+}
+"""Parts of the names of envs, and the extras or packages that they need."""
+BUILT_IN = ("CartPole", "Pendulum", "Acrobot", "MountainCar", "lightning_ding.envs")
 
 
 def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,12 +183,23 @@ def test_run_that_fails_does_not_stop_the_others(
     }
 
 
+@pytest.mark.parametrize("name", [file.stem for file in (ROOT / "docs" / "results" / "learn").glob("*.json")])
+def test_published_runs_have_the_settings_and_the_required_return_of_today(name: str) -> None:
+    record, proof = learn.read(name, ROOT / "docs" / "results" / "learn"), PROOFS[name]
+    assert (record["budget"], record["bar"]) == (proof.budget, proof.bar)
+    assert learn.kept_runs(record, name, "ours"), "repeat these runs with python -m benchmarks.learn, or delete them"
+
+
 @pytest.mark.parametrize("target", ["learn", "zoo"])
 def test_make_installs_what_the_envs_of_all_experiments_need(target: str) -> None:
     text = (RECIPES.parent / "Makefile").read_text()
-    (extras,) = re.findall(rf"^{target}:.*\n\t\$\(PIP\) -e '\.\[(.*)\]'$", text, re.MULTILINE)
-    needed = {"bench", "box2d", "minatar", "minigrid", "mujoco"}  # the others are in the extra dev
-    assert needed <= set(extras.split(","))
+    (found,) = re.findall(rf"^{target}:.*\n\t\$\(PIP\) -e '\.\[(.*)\]'(.*)$", text, re.MULTILINE)
+    installed = {*found[0].split(","), *found[1].split(), "atari", "pettingzoo"}  # the last two are in the extra dev
+    for proof in PROOFS.values():
+        env = f"{proof.env_id} "
+        needed = {package for start, package in OF_ENVS.items() if start in env}
+        assert needed <= installed, proof
+        assert needed or env.startswith(BUILT_IN), f"name the package of {proof.env_id} in OF_ENVS"
 
 
 @pytest.mark.parametrize("name", PROOFS)
@@ -364,10 +398,10 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
         if not proof.is_ceiling
     ]
     mazes = ["gtrxl_t_maze", "lstm_t_maze", "sac_inverted_pendulum", "tqc_fetch_reach"]
-    runners = [f"crossq_{name}" for name in ("halfcheetah", "hopper", "walker2d")]
+    runners = ["ppo_ant", *(f"crossq_{name}" for name in ("halfcheetah", "hopper", "walker2d"))]
     suite = [f"sac_simba{task}" for task in ("", "_cheetah", "_swingup", "_reacher")]
     wrapped = [f"ppo_minigrid{task}" for task in ("", "_key_corridor", "_unlock")]
     wrapped += [f"ppo_minatar{game}" for game in ("", "_asterix", "_freeway", "_seaquest", "_space_invaders")]
     wrapped += ["dqn_minatar", "dqn_pong"]  # the peers' wrappers are not here
-    assert missing == mazes + runners + suite + wrapped  # envs that no peer has settings for
+    assert missing == mazes + runners + suite + wrapped  # envs, or arguments of envs, that no peer has settings for
     assert zoo.has("c51", "CartPole-v1") is False

@@ -11,13 +11,15 @@ import pytest
 import yaml
 
 from benchmarks import learn, offline, zoo_page
-from benchmarks.proofs import PROOFS, Run
+from benchmarks.proofs import NUM_ENVS, PROOFS, RECIPES, Run, load
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.registry import POLICY_REGISTRY
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 ENTRIES = {entry.name: entry for entry in zoo_page.entries(RESULTS)}
+COMPARISONS = ("lstm_t_maze",)
+"""Experiments beside another one of the same env and recipe, which a user would not train."""
 TRAINED = [name for name, entry in ENTRIES.items() if not entry.is_offline]
 
 
@@ -51,6 +53,16 @@ def test_runs_of_an_entry_have_the_settings_of_its_yaml(name: str) -> None:
     whole_run = {"eval": {"evaluator": {"stop_value": None}}}
     expected = resolve(config_class, deep_merge(run["model"]["cfg"], whole_run))
     assert resolve(config_class, proof.config()) == expected
+    data = learn.as_json(learn.data_arguments(proof)) | {"num_envs": getattr(load(proof.recipe), "NUM_ENVS", NUM_ENVS)}
+    kept_apart = {"env_id", "max_env_step", "seed", "demonstrations"}
+    assert {key: value for key, value in run["data"].items() if key not in kept_apart} == data
+
+
+@pytest.mark.parametrize("name", [name for name in PROOFS if PROOFS[name].overrides or PROOFS[name].data])
+def test_every_experiment_with_other_settings_than_its_recipe_has_a_yaml(name: str) -> None:
+    proof = PROOFS[name]
+    is_comparison = proof.is_ceiling or proof.has_defaults or name in COMPARISONS
+    assert is_comparison or name in zoo_page.PROOF_OF.values() or (RECIPES / "configs" / f"{name}.yaml").is_file()
 
 
 def test_row_has_the_interquartile_mean_its_interval_and_the_number_of_seeds() -> None:

@@ -173,6 +173,21 @@ def test_the_weights_stay_restricted_after_every_update(kind: str) -> None:
                 assert_close(found.flatten(), largest, rtol=0.1, atol=0.0)  # the power iteration follows the weights
 
 
+def test_the_averaged_weights_of_a_target_network_have_a_spectral_norm_of_1_too() -> None:
+    torch.manual_seed(0)
+    model = {"obs_shape": 3, "action_shape": 1, "critic_head_hidden_size": 32, "critic_layers": {"weights": "spectral"}}
+    policy = SACPolicy({"model": model, "learn": {"learning_rate_q": 0.003}})
+    ends = torch.zeros(64, dtype=torch.bool)
+    for _ in range(150):
+        batch = {name: torch.randn(64, 3) for name in ("obs", "next_obs")} | {"terminated": ends}
+        policy.learn_mode.forward({**batch, "action": torch.rand(64, 1), "reward": torch.rand(64)})
+    layers = constrained_layers(policy.target_model.critic.head)
+    assert len(layers) >= 1
+    for layer in layers:
+        norm = torch.linalg.matrix_norm(layer.weight, 2) / (layer.left.mT @ layer.weight @ layer.right).flatten()
+        assert_close(norm, torch.ones(2), rtol=0.05, atol=0.0)
+
+
 def test_simba_v2_is_on_the_unit_sphere_and_keeps_the_size_of_its_inputs() -> None:
     network = made({"type": "simba_v2"})
     assert len(constrained_layers(network)) == 7

@@ -161,7 +161,7 @@ def test_entropy_and_density_train_the_deviations_of_the_weights() -> None:
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS | WITHOUT_COLLECTING if name not in (*NAMES, *OTHERS)])
 def test_policies_without_such_noise_name_those_that_have_it(name: str) -> None:
     with pytest.raises(
-        ValueError, match=r"model.use_sde' does not exist here: ppo, a2c, ppg, trpo, sac, cql and tqc explore"
+        ValueError, match=r"model.use_sde' does not exist here: ppo, a2c, ppg, trpo, sac, cql, tqc and mbpo explore"
     ):
         create_policy({"type": name, "model": {"use_sde": True}})
 

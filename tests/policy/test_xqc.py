@@ -127,6 +127,10 @@ def test_the_actors_loss_is_that_of_sac_with_the_smallest_mean() -> None:
         ({"model": {"ensemble_num": 0}}, "model.ensemble_num must be >= 1, got 0"),
         ({"model": {"v_min": 1.0}}, r"model.v_min must be below v_max \(1.0\), got 1.0"),
         ({"model": {"n_atom": 1}}, "model.n_atom must be >= 2, got 1"),
+        (
+            {"model": {"critic_layers": {"norm": "batch_renorm"}}},
+            "model.critic_layers.norm must be batch, layer or None",
+        ),
         ({"learn": {"actor_update_freq": 0}}, "learn.actor_update_freq must be >= 1, got 0"),
     ],
 )

@@ -49,6 +49,10 @@ class TestTwoHot:
         index, weight = rl.two_hot(torch.tensor([value]), bins)
         logit = torch.zeros(1, 255).scatter_add(1, index, weight).log()
         assert_close(rl.two_hot_mean(logit, bins), torch.tensor([value]), rtol=1e-5, atol=1e-6)
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast("cpu", dtype):  # a matrix product would have 16 bits
+                found = rl.two_hot_mean(logit, bins)
+            assert_close(found, torch.tensor([value]), rtol=1e-5, atol=1e-6)
 
 
 class TestLatents:

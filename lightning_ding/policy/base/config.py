@@ -17,7 +17,7 @@ from lightning_ding.worker.evaluator.config import EvaluatorConfig
 CHANGED_BY: ContextVar[Callable[[Any, type], Any] | None] = ContextVar("CHANGED_BY", default=None)
 """Function that changes the config of a policy of a class, set while policies are made of a file; otherwise None."""
 WITHOUT_SDE = moved(
-    use_sde="ppo, a2c, ppg, trpo, sac, cql and tqc explore with state-dependent noise, with continuous actions only",
+    use_sde="ppo, a2c, ppg, trpo, sac, cql, tqc and mbpo explore with state-dependent noise, with continuous actions",
 )
 """The hint of networks without state-dependent exploration."""
 
