@@ -6,6 +6,7 @@ Times on a shared machine are noisy, so the contestants take turns, and what cou
 from __future__ import annotations
 
 import json
+import os
 import platform
 import resource
 import shlex
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, float]
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def measure(run: Callable[[], Result]) -> Result:
@@ -77,4 +79,22 @@ def provenance() -> dict[str, str]:
     """Return by which command, when and on what something was measured."""
     command = shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     record = {"command": command, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-    return record | {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+    return record | {"commit": commit(), "machine": machine(), "python": platform.python_version()}
+
+
+def commit() -> str:
+    """Return the commit of the working tree, with a plus if something in it was changed."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=RECIPES).stdout.strip()
+
+    folders = ("../lightning_ding", ":!../lightning_ding/zoo", "../callbacks", "../datamodules", ".")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *folders)
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def machine() -> str:
+    """Return the name of the processor and the number of cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(names, platform.processor() or platform.machine())}, {os.cpu_count()} cores"

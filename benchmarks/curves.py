@@ -75,8 +75,10 @@ NOTES = """## How to read the tables
 * Experiment: an algorithm on an env, with the settings of `benchmarks/proofs.py`. Peers have the tuned settings that
   their project publishes.
 * Return at the end: the result of a run. It is the mean return of the policy as it is in the last tenth of the env
-  steps: of all evaluations there, each of 20 greedy episodes (200 games). Of all seeds, it is the interquartile mean
-  and its 95 % interval by the bootstrap.
+  steps: of all evaluations there, each of 20 greedy episodes (10 in the DeepMind Control Suite, 100 or 200 in games of
+  teams, 200 in games of two). Of all seeds, it is the interquartile mean and its 95 % interval by the bootstrap, which
+  with two seeds is no more than their range. A last tenth holds three evaluations, or one or two of the runs that are
+  evaluated five or ten times (`tdmpc2_pendulum`, `tqc_fetch_reach`).
 * Best checkpoint: each run also keeps the policy of its best evaluation. The return is the mean of 100 other greedy
   episodes of that policy, or of 20 for older runs, which have no `n_test` in the JSON file; none of them was used to
   choose it.
@@ -86,8 +88,8 @@ NOTES = """## How to read the tables
 * Seeds that passed: seeds whose return at the end is at least the required one. If the required return is "below" a
   number, seeds whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
   (`dqn_bitflip`), or a reward model (`dqn_mountaincar`).
-* Env steps and seconds to the return: median over the seeds, up to the first evaluation, of 20 greedy episodes (200
-  in games), that has at least the required return. A dash: at least half of the seeds never had it.
+* Env steps and seconds to the return: median over the seeds, up to the first evaluation that has at least the
+  required return. A dash: at least half of the seeds never had it.
 * Seconds: median of the whole run. The time of evaluations is not counted.
 * Figures: lines are interquartile means over seeds, bands their 95 % intervals, the dashed line is the required return.
 * A `+` after a commit: the tree had uncommitted changes."""

@@ -25,9 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.compare import provenance
+from benchmarks.compare import commit, provenance
 from benchmarks.first_hour_tasks import TASKS, Task
-from benchmarks.learn import commit
 from tests.docs.pages import NOT_RUN, NOT_TESTED, Block, blocks_of
 
 ROOT = Path(__file__).parents[1]

@@ -20,7 +20,6 @@ import dataclasses
 import json
 import logging
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from threading import Lock
 from typing import Any
 
 from benchmarks import proofs, sbx_side, tianshou_side, zoo
+from benchmarks.compare import commit, machine
 from benchmarks.proofs import PROOFS, Proof, Run
 from lightning_ding.config import deep_merge
 from lightning_ding.utils.protocols import return_text
@@ -253,22 +253,6 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     record[side] = {"config": settings_of(name, side), **data, "runs": [by_seed[seed] for seed in sorted(by_seed)]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
-
-
-def commit() -> str:
-    """Return the commit of the working tree, with a plus if something in it was changed."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=proofs.RECIPES).stdout.strip()
-
-    folders = ("../lightning_ding", ":!../lightning_ding/zoo", "../callbacks", "../datamodules", ".")
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", *folders)
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
-
-
-def machine() -> str:
-    """Return processor and number of cores."""
-    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def main() -> None:

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import proofs, tianshou_offline
-from benchmarks.learn import KEEP, commit, machine
+from benchmarks.compare import commit, machine
+from benchmarks.learn import KEEP
 from lightning_ding.config import deep_merge
 
 

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import offline, proofs
-from benchmarks.learn import commit, machine
+from benchmarks.compare import commit, machine
 from lightning_ding.config import deep_merge
 
 RESULT = Path("docs/results/offline_to_online.json")

@@ -16,8 +16,9 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.compare import commit
 from benchmarks.curves import short_name
-from benchmarks.learn import commit, save, train
+from benchmarks.learn import save, train
 from benchmarks.proofs import PROOFS, classes, env_kwargs, load
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.zoo import FOLDER, INDEX, ZooPolicy, policies

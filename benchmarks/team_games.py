@@ -20,7 +20,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learn import commit, machine
+from benchmarks.compare import commit, machine
 from lightning_ding.config import deep_merge
 
 FILE = Path("docs/results/team_games.json")
