@@ -60,14 +60,16 @@ soak: $(READY)  ## whether long runs leak
 learn: $(READY)  ## measure how every algorithm learns, compared with Stable-Baselines3; takes hours
 	$(PIP) -e '.[bench,box2d,dm-control,minatar,minigrid,mujoco,robotics]' mpe2 lbforaging
 	failed=0; $(BIN)/python -m benchmarks.learn --sides $(SIDES) || failed=1; \
-	$(BIN)/python -m benchmarks.curves && $(BIN)/python -m benchmarks.versus && $(BIN)/python -m benchmarks.algorithm_pages && \
+	$(BIN)/python -m benchmarks.curves && $(BIN)/python -m benchmarks.versus && \
+	$(BIN)/python -m benchmarks.published && $(BIN)/python -m benchmarks.algorithm_pages && \
 	exit $$failed
 
 zoo: $(READY)  ## train what the results lack, five seeds of everything, and draw docs/zoo.md and all curves; takes a day
 	$(PIP) -e '.[bench,box2d,dm-control,minatar,minigrid,mujoco,robotics]' mpe2 lbforaging
 	failed=0; $(BIN)/python -m benchmarks.learn --sides $(SIDES) --keep $(KEEP) --jobs $(JOBS) || failed=1; \
 	$(BIN)/python -m benchmarks.offline --keep $(KEEP) || failed=1; \
-	$(BIN)/python -m benchmarks.curves && $(BIN)/python -m benchmarks.versus && $(BIN)/python -m benchmarks.algorithm_pages && \
+	$(BIN)/python -m benchmarks.curves && $(BIN)/python -m benchmarks.versus && \
+	$(BIN)/python -m benchmarks.published && $(BIN)/python -m benchmarks.algorithm_pages && \
 	$(BIN)/python -m benchmarks.zoo_page && exit $$failed
 
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs

@@ -29,6 +29,8 @@ HOME = {
 """Experiments of the table on the home page and in README.md."""
 HOME_HEAD = """| return at the end of a run | lightning_ding | best checkpoint | Stable-Baselines3 | best checkpoint |
 |---|--:|--:|--:|--:|"""
+SEEDS = 5
+"""Seeds of each side that a comparison needs; the intervals of fewer are little more than their range."""
 HOME_MARKS = ("<!-- returns -->\n", "<!-- /returns -->")
 HEAD = (
     "| experiment | peer | length | return at the end, lightning_ding | return at the end, peer | intervals overlap "
@@ -37,14 +39,15 @@ HEAD = (
 NOTES = (
     "Return at the end: interquartile mean over seeds, and its 95 % interval by the bootstrap, of the mean return of "
     "greedy episodes of the policy as it is in the last tenth of the env steps; after offline learning, of the last "
-    "policy. Best checkpoint: the same of the policy of the best evaluation, on episodes that were not used to choose "
-    "it (100, or 20 where the JSON file has no `n_test`); offline learning chooses none. Intervals of the return at "
-    "the end that do not overlap name the side with the higher return; with one seed there is no interval. Length: env "
-    "steps, or updates of offline learning; both numbers where they differ. Seconds: median over the seeds, without "
-    "evaluations; ratio: those of this project divided by those of the peer, so below 1 this project is faster. "
-    "Settings are those that each project publishes, so a row compares settings as well as code: Tianshou's examples "
-    "on CartPole stop at a return of 195 or less, and are run here for as long as this project. Seconds are rough "
-    "where a run shared its cores; the JSON files have each run's command, commit, time and machine."
+    "policy. Best checkpoint: the same of the policy of the best evaluation, on episodes that were not used to choose"
+    " it (100, or 20 where the JSON file has no `n_test`); offline learning chooses none. Intervals of the return at "
+    "the end that do not overlap name the side with the higher return; fewer than five seeds are not compared. "
+    "Length: env steps, or updates of offline learning; both numbers where they differ. Seconds: median over the "
+    "seeds, without evaluations; ratio: those of this project divided by those of the peer, so below 1 this project "
+    "is faster. Settings are those that each project publishes, so a row compares settings as well as code: "
+    "Tianshou's examples on CartPole stop at a return of 195 or less, and are run here for as long as this project. "
+    "Seconds are rough where a run shared its cores; the JSON files have each run's command, commit, time and "
+    "machine."
 )
 
 
@@ -75,8 +78,8 @@ class Side:
 
 def overlap(ours: Side, peer: Side) -> str:
     """Return whether the intervals of two sides overlap, or which side has the higher return."""
-    if min(len(ours.returns), len(peer.returns)) == 1:
-        return "one seed"
+    if (seeds := min(len(ours.returns), len(peer.returns))) < SEEDS:
+        return f"{seeds} seed{'s' * (seeds > 1)}"
     (low, high), (other_low, other_high) = interval(ours.returns), interval(peer.returns)
     if low <= other_high and other_low <= high:
         return "yes"

@@ -28,11 +28,12 @@ def runs(*ends: float, seconds: float, steps: int = 1000) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ours", "peer", "expected"),
     [
-        ((9.0, 10.0, 11.0), (10.0, 11.0, 12.0), "yes"),
-        ((9.0, 10.0, 11.0), (19.0, 20.0, 21.0), "no, peer is higher"),
-        ((9.0, 10.0, 11.0), (0.0, 1.0, 2.0), "no, ours is higher"),
-        ((9.0, 10.0, 11.0), (90.0,), "one seed"),
-        ((5.0, 5.0, 5.0), (5.0, 5.0, 5.0), "yes"),
+        ((9.0, 9.5, 10.0, 10.5, 11.0), (10.0, 10.5, 11.0, 11.5, 12.0), "yes"),
+        ((9.0, 9.5, 10.0, 10.5, 11.0), (19.0, 19.5, 20.0, 20.5, 21.0), "no, peer is higher"),
+        ((9.0, 9.5, 10.0, 10.5, 11.0), (0.0, 0.5, 1.0, 1.5, 2.0), "no, ours is higher"),
+        ((9.0, 10.0, 11.0), (90.0,), "1 seed"),
+        ((9.0,) * 5, (90.0,) * 4, "4 seeds"),
+        ((5.0,) * 5, (5.0,) * 5, "yes"),
     ],
 )
 def test_overlap_names_the_higher_side(ours: tuple[float, ...], peer: tuple[float, ...], expected: str) -> None:
@@ -41,7 +42,7 @@ def test_overlap_names_the_higher_side(ours: tuple[float, ...], peer: tuple[floa
 
 def test_row_has_returns_and_the_ratio_of_the_seconds() -> None:
     assert row("a", side(4.0, 4.0, seconds=5.0), side(3.0, label="P", seconds=20.0)) == (
-        "| a | P | 1,000 | 4.00 [4.00, 4.00] | 3.00 | one seed | 5.00 [5.00, 5.00] | 4.00 | 5.0 | 20.0 | 0.25 |"
+        "| a | P | 1,000 | 4.00 [4.00, 4.00] | 3.00 | 1 seed | 5.00 [5.00, 5.00] | 4.00 | 5.0 | 20.0 | 0.25 |"
     )
 
 
