@@ -79,7 +79,7 @@ def test_page_has_a_row_for_each_peer_and_no_experiment_without_one(
     assert [line.split(" | ")[-1] for line in rows] == ["0.50 |", "2.00 |", "0.50 |", "2.00 |", "4.00 |"]
     assert f"| {offline.updates_of('cql'):,} |" in rows[4]
     assert "| 1.50 [1.00, 2.00] | 1.50 [1.00, 2.00] | 2 seeds | 9.00 [9.00, 9.00] | 9.00 [9.00, 9.00] |" in rows[0]
-    assert "| yes | - | - |" in rows[4]
+    assert "| 2 seeds | - | - |" in rows[4]
     home = (tmp_path / "home.md").read_text()
     assert home.startswith(f"# Home\n\n<!-- returns -->\n{versus.HOME_HEAD}\n")
     mine, best = "1.50 [1.00, 2.00]", "9.00 [9.00, 9.00]"
