@@ -183,7 +183,7 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     "encoder",
     home="lightning_ding.model",
     modules={
-        "mlp": "encoder",
+        **{"mlp": "encoder", "simba": "simba_encoder"},
         **dict.fromkeys(("conv", "impala"), "image_encoders"),
         **dict.fromkeys(("dict", "separate"), "dict_encoders"),
     },

@@ -47,7 +47,7 @@ class MLPEncoder(MLP):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, F), of observations, shape (B, *obs_shape)."""
-        return super().forward(_flattened(obs))
+        return super().forward(flattened(obs))
 
 
 class FlatVector(nn.Module):
@@ -63,10 +63,10 @@ class FlatVector(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return observations, shape (B, *obs_shape), as features, shape (B, F)."""
-        return _flattened(obs)
+        return flattened(obs)
 
 
-def _flattened(obs: Tensor) -> Tensor:
+def flattened(obs: Tensor) -> Tensor:
     """Return observations, shape (B, ...), as floats, shape (B, F)."""
     if obs.ndim != 2:
         obs = obs.flatten(1) if obs.ndim > 2 else obs.unsqueeze(1)
