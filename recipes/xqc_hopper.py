@@ -6,7 +6,7 @@
 Trains for 50,000 env steps and evaluates the policy at the end on 20 separate episodes. The settings are those of
 Palenicek et al. 2025 (https://arxiv.org/abs/2509.25174), two updates for each env step among them, but for the size of
 the networks, so that two cores suffice: critics of two layers of 128 units, not four of 512, and an actor of width 128,
-not 256.
+not 256. The step size does not fall; ``policy/xqc.py`` says what else differs.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ def parsing_actions(actions: Any) -> Any:
     known = _parsing.get(id(actions))
     last = actions[-1] if isinstance(actions, list) and actions else None
     if known is not None and known[0] is actions and known[1] == len(actions) and known[2] is last:
-        return known[3]
+        return list(known[3])
     found = _original_filter(actions)
     if last is not None:
         if len(_parsing) >= KEPT:
             _parsing.clear()
         _parsing[id(actions)] = (actions, len(actions), last, found)
-    return found
+    return list(found)
 
 
 _path_of_class = functools.cache(_original_path)

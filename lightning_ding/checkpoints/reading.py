@@ -95,9 +95,13 @@ def _class_of(content: Mapping[str, Any]) -> type | None:
 
 def class_named(name: str) -> type | None:
     """Return the newest registered policy class of this name, or None; one of the package is imported alone."""
-    getattr(importlib.import_module("lightning_ding.policy"), name, None)  # imports its module
-    found: type | None = POLICY_REGISTRY.called(name)
-    return POLICY_REGISTRY.called(name) if found is None and tuple(POLICY_REGISTRY) else found
+    if (found := POLICY_REGISTRY.called(name)) is None:
+        getattr(importlib.import_module("lightning_ding.policy"), name, None)  # imports its module
+        found = POLICY_REGISTRY.called(name)
+    if found is None:
+        list(POLICY_REGISTRY)  # imports all modules
+        found = POLICY_REGISTRY.called(name)
+    return found
 
 
 def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:

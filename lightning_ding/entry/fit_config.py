@@ -76,7 +76,7 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
     episodes = env.setdefault("n_evaluator_episode", evaluator.n_episode)
     env.setdefault("evaluator_env_num", min(episodes, num_envs))
     number = _mapping("system.collector", system.get("collector")).get("num", ParallelCollectorConfig().num)
-    ranks = math.prod(trainer[name] for name in ("devices", "num_nodes") if _is_count(trainer.get(name)))
+    ranks = _number_of_ranks(trainer)
     env["collector_env_num"] = math.ceil(ranks * num_envs / (number if _is_count(number) else 1))
     folder = _folder(trainer)
     return {
@@ -86,6 +86,20 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
             "coordinator": {"commander": {"eval_interval": None}},
         },
     }
+
+
+def _number_of_ranks(trainer: Mapping[str, Any]) -> int:
+    """Return the ranks of the learner.
+
+    Raises:
+        ValueError: If the Trainer would have to find out their number.
+    """
+    given = {name: trainer.get(name) for name in ("devices", "num_nodes")}
+    for name, number in given.items():
+        is_auto = (name, number, trainer.get("accelerator", "cpu")) == ("devices", "auto", "cpu")
+        is_known = number is None or is_auto or _is_count(number)
+        require(is_known, f"trainer.{name}", "an integer >= 1 in a distributed run", number)
+    return math.prod(number for number in given.values() if _is_count(number))
 
 
 def _mapping(name: str, section: Any) -> dict[str, Any]:

@@ -45,7 +45,8 @@ class LayersConfig:
     hidden layers after the first one: ``simba``, ``bronet``, and ``simba_v2`` on the unit sphere."""
     norm: Literal["layer", "batch", "batch_renorm"] | None = None
     """Normalisation of the features; None means layer normalisation in simba and bronet, and none in the others.
-    ``batch`` and ``batch_renorm`` also normalise the inputs of an mlp; only crossq and xqc have them."""
+    ``batch`` and ``batch_renorm`` also normalise the inputs of an mlp; only crossq and xqc have them, of which
+    xqc's critics ``batch`` alone."""
     weights: Literal["unit", "unit_all", "spectral"] | None = None
     """Restriction of the weights of all layers but the last: ``unit`` projects the weights of each unit to norm 1 after
     every update, ``spectral`` divides each matrix by its largest singular value. ``unit_all`` is ``unit`` for the last
@@ -251,7 +252,10 @@ class NormalisedEnsemble(nn.Module):
             ValueError: If its weights have norm 1.
         """
         fixed = self.output.weights
-        require(fixed is None, "last_layer_init", "None with the weights 'unit_all'", fixed)
+        if fixed is not None:
+            raise ValueError(
+                "last_layer_init must be None with the weights 'unit_all', which fixes those of the last layer"
+            )
         return list(self.output.parameters())
 
     def forward(

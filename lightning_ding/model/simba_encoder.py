@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.model.encoder import flattened
 from lightning_ding.model.mlp import activation_function
+from lightning_ding.model.residual import EXPANSION
 from lightning_ding.registry import ENCODER_REGISTRY
-
-EXPANSION = 4
-"""Width inside a block, relative to that of the network."""
 
 
 class SimbaBlock(nn.Module):

@@ -171,13 +171,14 @@ class XQCPolicy(CrossQPolicy):
         if not self._uses_batch("critic"):
             return self.target_model.compute_critic(batch["next_obs"], next_action)  # type: ignore[no-any-return]
         both = self.target_model.compute_critic(*_joint(batch, next_action), by_batch=True)
-        return {name: both[name].chunk(2, 1)[1] for name in ("q_value", "distribution")}
+        after = {name: both[name].chunk(2, 1)[1] for name in ("q_value", "distribution")}
+        return after | {"support": both["support"]}
 
     def _target_distribution(
         self, batch: ActorCriticBatch, after: dict[str, Tensor], log_prob: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the projected distribution, (B, N), its share beyond the support, (B,), and its mean, (B,)."""
-        support = self.model.values.support
+        support = after["support"]
         smallest = after["q_value"].argmin(0)[None, :, None].expand(1, -1, len(support))
         probability_t = after["distribution"].gather(0, smallest).squeeze(0)
         soft_reward = batch["reward"] - batch["discount_t"] * self.alpha * log_prob

@@ -153,6 +153,17 @@ def test_every_registered_policy_is_found_by_the_name_of_its_class() -> None:
     assert [one for one in policies if class_named(one.__name__) is not one] == []
 
 
+def test_a_class_of_the_user_hides_one_of_the_package_that_was_not_imported(tmp_path: Path) -> None:
+    program = """
+from lightning_ding.checkpoints.reading import class_named
+from lightning_ding.policy import DQNPolicy
+from lightning_ding.registry import POLICY_REGISTRY
+own = POLICY_REGISTRY.register("my_own_sac")(type("SACPolicy", (DQNPolicy,), {}))
+assert class_named("SACPolicy") is own
+"""
+    run("-c", program, folder=tmp_path)
+
+
 def test_a_registered_class_of_the_user_hides_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     content = {"hyper_parameters": {"cfg": {MARK: "C51PolicyDict"}}}
     own: type = type("C51Policy", (DQNPolicy,), {})

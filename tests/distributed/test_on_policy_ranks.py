@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from lightning_ding.datamodules.shared_rollout import shares
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.in_process import MemoryStore
 from tests.distributed.process_tree import ProcessTree
 from tests.distributed.test_on_policy import POLICIES, Weights, config, policy_of
 from tests.distributed.test_same_weights import meeting_collectors, over_http
@@ -96,6 +98,13 @@ def of_ranks(folder: Path, name: str) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     (folder / "cfg.json").write_text(json.dumps(cfg))
     return cfg
+
+
+def test_whole_episodes_are_not_rewarded_on_several_ranks(tmp_path: Path) -> None:
+    cfg = of_ranks(tmp_path, "ppo")
+    cfg["main"]["policy"]["reward_model"] = {"type": "pwil", "data_path": "expert.npz"}
+    with pytest.raises(ValueError, match=r"reward_model\.type must be one that does not reward whole episodes, with"):
+        Coordinator(cfg, MemoryStore())
 
 
 def reports(folder: Path, what: str) -> list[dict[str, Any]]:

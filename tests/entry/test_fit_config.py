@@ -68,6 +68,13 @@ def test_ranks_of_fit_are_those_of_the_learner_and_have_their_envs_in_the_collec
     assert not read_config(written(tmp_path, trainer={"devices": 1})).system.learner.multi_gpu
 
 
+@pytest.mark.parametrize("devices", ["2", [0, 1], -1, True])
+def test_devices_that_are_no_number_are_refused(tmp_path: Path, devices: Any) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.devices must be an integer >= 1 in a distributed run, got"):
+        read_config(written(tmp_path, trainer={"devices": devices}))
+    assert not read_config(written(tmp_path, trainer={"devices": "auto"})).system.learner.multi_gpu
+
+
 def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path) -> None:
     data = {"env_id": "CartPole-v1", "seed": 5, "max_env_step": 900, "norm_obs": True, "eval_every": 300}
     model = {"class_path": "PPOPolicy", "init_args": {"cfg": {"discount_factor": 0.9}}}

@@ -111,6 +111,28 @@ def test_a_priority_is_an_items_cross_entropy() -> None:
     assert_close(report["priority"].mean() * 2, loss.detach())
 
 
+def test_a_network_of_the_user_needs_no_more_than_its_two_functions() -> None:
+    own = make_policy()
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor, self.critic = own.model.actor, own.model.critic
+            self.inner = [own.model]
+
+        def compute_actor(self, *args: Any, **kwargs: Any) -> Any:
+            return self.inner[0].compute_actor(*args, **kwargs)
+
+        def compute_critic(self, *args: Any, **kwargs: Any) -> Any:
+            return self.inner[0].compute_critic(*args, **kwargs)
+
+    batch = own.prepare(make_batch())
+    expected, _ = own.critic_loss(batch)
+    own.model = Own()
+    own.target_model = Own()
+    assert_close(own.critic_loss(batch)[0], expected)
+
+
 def test_the_actors_loss_is_that_of_sac_with_the_smallest_mean() -> None:
     policy = make_policy()
     batch = policy.prepare(make_batch())

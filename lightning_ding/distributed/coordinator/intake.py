@@ -71,6 +71,7 @@ class Intake:
         self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=KEPT_EPISODES)
         self._dropped = 0  # episodes
         self._new: deque[dict[str, Any]] = deque()  # blocks since the last round, for a reward model
+        self._new_length = 0  # transitions in them
         self.returns: deque[float] = deque(maxlen=NEWEST_EPISODES)
         """Returns of the newest episodes."""
 
@@ -123,7 +124,7 @@ class Intake:
         if why is not None:
             logger.error("%d transitions that the learner cannot use are dropped: %s", self.buffer.count(), why)
             self.buffer, self._held, self.is_starved = self._make_buffer(), None, False
-            self._new.clear()
+            self.clear_new()
 
     def apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         """Push transitions, drop episodes and update the counts.
@@ -197,13 +198,18 @@ class Intake:
         found = {"returns": returns, "lengths": lengths, "dropped": dropped}
         return found | ({"infos": infos} if any(infos) else {})
 
+    def clear_new(self) -> None:
+        """Forget the transitions for a reward model."""
+        self._new.clear()
+        self._new_length = 0
+
     def pop_new(self) -> dict[str, Any] | None:
         """Return the transitions since the last call, those of an env in chronological order, for a reward model.
 
         They are at most as many as the buffer can hold, the newest; None if there are none, or nothing needs them.
         """
         blocks = list(self._new)
-        self._new.clear()
+        self.clear_new()
         return cast("dict[str, Any]", nested.concatenate(blocks)) if blocks else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,9 +266,9 @@ class Intake:
             self.buffer.push(rows, env_step)
             if self.settings.sends_new:
                 self._new.append(rows)
-                most = self.settings.buffer["replay_buffer_size"]
-                while sum(map(nested.length, self._new)) > max(most, kept):
-                    self._new.popleft()
+                self._new_length += kept
+                while self._new_length > max(self.settings.buffer["replay_buffer_size"], kept):
+                    self._new_length -= nested.length(self._new.popleft())
         if kept:
             self._held = self._held or described(rows)
         self.ratio.insert(kept)

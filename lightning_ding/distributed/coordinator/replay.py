@@ -76,7 +76,7 @@ class Replay:
             self.intake.announce(columns)
         for entry in self.journal.after(self.counts.accepted):
             self._apply_again(entry)
-        self.intake.pop_new()  # a reward model has learned from most of these transitions, and gets none twice
+        self.intake.clear_new()  # a reward model has learned from most of these transitions, and gets none twice
         self._number = self.counts.accepted  # of the newest entry, also of those that are being written
 
     def announce(self, columns: Announced) -> None:

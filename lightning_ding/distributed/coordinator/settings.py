@@ -111,6 +111,10 @@ class ReplaySettings:
         rollout = RolloutSettings(size, in_episodes, coordinator.rollout_share, coordinator.late_transitions == "use")
         part = f"so large that {ranks} ranks can share {rollout.enough} {'episodes' if in_episodes else 'transitions'}"
         require(rollout.enough >= ranks, "system.coordinator.rollout_share", part, coordinator.rollout_share)
+        kind = policy.config.reward_model.type
+        is_whole = ranks == 1 or kind is None or not REWARD_MODEL_REGISTRY.get(kind).rewards_once
+        allowed = "one that does not reward whole episodes, with several ranks, which may share an episode"
+        require(is_whole, f"{NAME}.reward_model.type", allowed, kind)
         return cls(
             config=config,
             envs=_number_of_env_ids(config, policy),

@@ -46,7 +46,7 @@ class SparseLog:
         self._seconds = seconds
         self._last: dict[str, tuple[float, int]] = {}  # time of the last line of each kind, and lines left out since
 
-    def write(self, level: int, kind: str, text: str, *arguments: Any) -> None:
+    def write(self, level: int, kind: str, text: str, *arguments: Any, exc_info: BaseException | None = None) -> None:
         """Log a line, unless there was one of the same kind in this interval; there must be few kinds."""
         now = time.monotonic()
         logged_at, left_out = self._last.get(kind, (-math.inf, 0))
@@ -56,7 +56,7 @@ class SparseLog:
         self._last[kind] = now, 0
         if left_out:
             text, arguments = f"{text} (and %d similar ones before)", (*arguments, left_out)
-        self._logger.log(level, text, *arguments)
+        self._logger.log(level, text, *arguments, exc_info=exc_info)
 
 
 class Connection(web.RequestHandler):

@@ -14,7 +14,6 @@ import re
 import socket
 import ssl
 import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -162,6 +161,7 @@ class FlaskServer(Server):
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.unanswered += 1
+        name = ""
         try:
             name = self._check(request)
             body = await self._read(request)
@@ -174,8 +174,8 @@ class FlaskServer(Server):
         except web.RequestPayloadError as error:
             return _error(request, 400, f"the body is malformed: {error}")
         except Exception as error:
-            kind, trace = type(error).__name__, "".join(traceback.format_exception(error))
-            _refusals.write(logging.ERROR, kind, "the message %r failed: %s", request.raw_path[:100], trace)
+            kind, path = type(error).__name__, request.raw_path[:100]
+            _refusals.write(logging.ERROR, f"{name} {kind}", "the message %r failed", path, exc_info=error)
             reason = f"{kind} in the coordinator; see its log"
             return _response(500, _content(500, reason))
         finally:
