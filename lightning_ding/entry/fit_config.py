@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from lightning_ding.config import require
 from lightning_ding.distributed.config import ParallelCollectorConfig, resolve_policy
@@ -99,7 +99,7 @@ def _number_of_ranks(trainer: Mapping[str, Any]) -> int:
         is_auto = (name, number, trainer.get("accelerator", "cpu")) == ("devices", "auto", "cpu")
         is_known = number is None or is_auto or _is_count(number)
         require(is_known, f"trainer.{name}", "an integer >= 1 in a distributed run", number)
-    return math.prod(number for number in given.values() if _is_count(number))
+    return int(math.prod(cast(int, number) for number in given.values() if _is_count(number)))
 
 
 def _mapping(name: str, section: Any) -> dict[str, Any]:

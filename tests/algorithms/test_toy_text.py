@@ -36,13 +36,13 @@ SPACES = {"obs_shape": None, "action_shape": None}
 @pytest.fixture(autouse=True)
 def _no_network_is_called_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every encoder of vectors refuse a batch without rows, as one with a reshape to (B, -1) does."""
-    flattened = encoder._flattened
+    flattened = encoder.flattened
 
     def with_rows(obs: Tensor) -> Tensor:
         assert len(obs) > 0
         return flattened(obs)
 
-    monkeypatch.setattr(encoder, "_flattened", with_rows)
+    monkeypatch.setattr(encoder, "flattened", with_rows)
 
 
 def learn(make_trainer: MakeTrainer, name: str, env: Any, env_kwargs: dict[str, Any]) -> None:

@@ -22,12 +22,14 @@ def normal(x: Tensor) -> Tensor:
 
 
 def linear(layer: Any, x: Tensor) -> Tensor:
-    return (layer.weight[None] * x[:, None]).sum(-1) + layer.bias
+    result: Tensor = (layer.weight[None] * x[:, None]).sum(-1) + layer.bias
+    return result
 
 
 def test_features_are_those_of_the_paper() -> None:
     torch.manual_seed(0)
-    encoder, obs = SimbaEncoder((2, 3), [8, 8, 8]), torch.randn(5, 2, 3)
+    encoder: Any = SimbaEncoder((2, 3), [8, 8, 8])
+    obs = torch.randn(5, 2, 3)
     x = linear(encoder.first, obs.flatten(1))
     for block in encoder.blocks:
         x = x + linear(block.narrow, F.relu(linear(block.widen, normal(x))))
@@ -37,7 +39,7 @@ def test_features_are_those_of_the_paper() -> None:
 
 def test_first_weights_are_those_of_the_paper() -> None:
     torch.manual_seed(0)
-    encoder = SimbaEncoder(4, [64, 64])
+    encoder: Any = SimbaEncoder(4, [64, 64])
     assert_close(encoder.first.weight.T @ encoder.first.weight, torch.eye(4))  # orthogonal
     assert encoder.blocks[0].widen.weight.std().item() == pytest.approx((2 / 64) ** 0.5, rel=0.05)  # He et al. 2015
     assert not encoder.first.bias.any()
