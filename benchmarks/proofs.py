@@ -138,9 +138,12 @@ PPO_PENDULUM = {
     },
     "collect": {"n_sample": 2000},
 }
-DQN_LANDER = {
-    "learn": {"learning_rate": 6.3e-4},
-    "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
+DQN_LANDER = {  # those of RL Baselines3 Zoo, but for the network's two streams, double Q-learning and three steps
+    "compile": "auto",
+    "model": {"encoder_hidden_size_list": [256, 256]},
+    "learn": {"update_per_collect": 8, "batch_size": 128, "learning_rate": 6.3e-4, "target_update_freq": 250},
+    "collect": {"n_sample": 8},
+    "other": {"eps": {"end": 0.1, "decay": 12_000}, "replay_buffer": {"replay_buffer_size": 50_000}},
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
 FALLS = {
@@ -299,7 +302,7 @@ PROOFS = {
     "dqn_defaults_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, has_defaults=True),
     "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True),
     "a2c_defaults_acrobot": Proof("a2c", "Acrobot-v1", 300_000, -100, has_defaults=True),
-    "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER),
+    "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 100_000, 154, DQN_LANDER),
     "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
     "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
     "sac_mountaincar_continuous": Proof("sac_mountaincar_continuous", CONTINUOUS_CAR, 50_000, 90, algorithm="sac"),
