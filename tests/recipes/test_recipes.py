@@ -125,7 +125,7 @@ TWINS |= {
 TWINS |= {name: f"{name}_cartpole" for name in ("trex", "drex", "guided_cost", "red", "pdeil", "pwil")}
 TWINS |= {name: name for name in PACKAGES}
 OTHER_TASKS = {
-    *(f"ppo_{name}" for name in ("hopper", "reacher", "walker2d", "ant", "double_pendulum", "swimmer")),
+    *(f"ppo_{name}" for name in ("hopper", "walker2d", "ant", "double_pendulum", "swimmer")),
     *(f"ppo_minigrid_{name}" for name in ("unlock", "key_corridor")),
     *(f"ppo_minatar_{game}" for game in ("asterix", "freeway", "seaquest", "space_invaders")),
     *(f"sac_{name}" for name in ("halfcheetah", "walker2d")),
