@@ -2,10 +2,8 @@
 
     python recipes/sac_simba.py --seed 0
 
-Trains for 25,000 env steps of two frames, and evaluates the policy at the end on 20 episodes. Settings are those of
-Lee et al. 2024 (https://arxiv.org/abs/2410.09754) but for critics of width 128, not 512, and a step size of 3e-4. Other
-than in their code, learning starts after 2,500 random steps of four envs, not 5,000 of one, observations are limited to
-10 standard deviations, and the logarithm of the actor's is clamped to [-20, 2], not squashed to [-10, 2].
+25,000 env steps of two frames. Settings of Lee et al. 2024 (https://arxiv.org/abs/2410.09754) but for critics of width
+128 (512), a step size of 3e-4, 2,500 random steps (5,000), and an actor whose log std is within [-20, 2] (-10 to 2).
 """
 
 from __future__ import annotations
