@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, float]
-RECIPES = Path(__file__).parents[1] / "recipes"
+ROOT = Path(__file__).parents[1]
 
 
 def measure(run: Callable[[], Result]) -> Result:
@@ -86,9 +86,9 @@ def commit() -> str:
     """Return the commit of the working tree, with a plus if something in it was changed."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=RECIPES).stdout.strip()
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
-    folders = ("../lightning_ding", ":!../lightning_ding/zoo", "../callbacks", "../datamodules", ".")
+    folders = ("lightning_ding", ":!lightning_ding/zoo", "callbacks", "datamodules", "recipes")
     changed = git("status", "--porcelain", "--untracked-files=no", "--", *folders)
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.published
 
-The published numbers are those of the projects' own pages and files, at the commits that the table links to.
+The published numbers are those of the projects' own pages and files, to which the table links.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _number_of_ranks(trainer: Mapping[str, Any]) -> int:
     """
     given = {name: trainer.get(name) for name in ("devices", "num_nodes")}
     for name, number in given.items():
-        is_auto = (name, number, trainer.get("accelerator", "cpu")) == ("devices", "auto", "cpu")
+        is_auto = (name, number) == ("devices", "auto") and trainer.get("accelerator", "cpu") in ("auto", "cpu")
         is_known = number is None or is_auto or _is_count(number)
         require(is_known, f"trainer.{name}", "an integer >= 1 in a distributed run", number)
     return int(math.prod(cast(int, number) for number in given.values() if _is_count(number)))

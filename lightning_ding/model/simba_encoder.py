@@ -1,4 +1,4 @@
-"""The layers of SimBa as an encoder of vectors for any policy; ``residual`` has them for critics of continuous actions.
+"""The layers of SimBa as an encoder of vectors for any policy; ``residual`` has those of continuous actions.
 
 Shapes: B batch, F features.
 """

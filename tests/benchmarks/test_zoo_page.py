@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 ENTRIES = {entry.name: entry for entry in zoo_page.entries(RESULTS)}
 COMPARISONS = ("lstm_t_maze",)
-"""Experiments beside another one of the same env and recipe, which a user would not train."""
+"""Experiments that only show another setting of the same env and recipe; a user would not train them."""
 TRAINED = [name for name, entry in ENTRIES.items() if not entry.is_offline]
 
 

@@ -72,7 +72,9 @@ def test_ranks_of_fit_are_those_of_the_learner_and_have_their_envs_in_the_collec
 def test_devices_that_are_no_number_are_refused(tmp_path: Path, devices: Any) -> None:
     with pytest.raises(ValueError, match=r"trainer\.devices must be an integer >= 1 in a distributed run, got"):
         read_config(written(tmp_path, trainer={"devices": devices}))
-    assert not read_config(written(tmp_path, trainer={"devices": "auto"})).system.learner.multi_gpu
+    for accelerator in ("auto", "cpu"):  # as in a config that a run of `fit` has saved
+        trainer = {"devices": "auto", "accelerator": accelerator, "num_nodes": 1}
+        assert not read_config(written(tmp_path, trainer=trainer)).system.learner.multi_gpu
 
 
 def test_arguments_of_data_trainer_and_model_reach_their_sections(tmp_path: Path) -> None:
