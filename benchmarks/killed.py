@@ -177,9 +177,10 @@ def lost_by(starts: Sequence[dict[str, Any]], slack: int) -> list[str]:
 
 
 def with_expectations(starts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of starts with the updates that the optimizer must have made, since the start before it.
+    """Return the starts, each with the number of updates that its optimizer must have: ``updates_expected``.
 
-    Updates that a start before did not make, because its buffer was empty, are not missing from the optimizer.
+    These are the updates at the start before, and those that were due until this one. So updates that an earlier start
+    skipped, because its buffer was empty, do not count as lost.
 
     Args:
         starts: Env step, transitions in the buffer and updates of the optimizer with which each start began.

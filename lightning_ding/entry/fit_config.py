@@ -89,10 +89,10 @@ def run_of_fit(content: Mapping[str, Any], system: Mapping[str, Any]) -> dict[st
 
 
 def _number_of_ranks(trainer: Mapping[str, Any]) -> int:
-    """Return the ranks of the learner.
+    """Return the number of the learner's ranks: devices times nodes, where nothing is given one of each.
 
     Raises:
-        ValueError: If the Trainer would have to find out their number.
+        ValueError: If ``devices`` or ``num_nodes`` is no integer >= 1; ``devices`` may be "auto" without a GPU.
     """
     given = {name: trainer.get(name) for name in ("devices", "num_nodes")}
     for name, number in given.items():

@@ -239,7 +239,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         self._spectral = [layer for layer in layers if layer.weights == "spectral"]
 
     def _update_target(self, part: str | None = None) -> None:
-        """Update the target network, and the vectors by which its averaged weights are divided by their own norms."""
+        """Update the target network; averaged spectral weights keep the estimate of their own norm."""
         is_average = self._target_update.theta is not None
         vectors = [(layer.left.clone(), layer.right.clone()) for layer in self._spectral if is_average]
         super()._update_target(part)
